@@ -16,9 +16,9 @@ from pathlib import Path
 from typing import Any
 
 PREFIX = "sat_slime-"
-"""The names of folders that nobody holds, such as that of a Ray, which may outlive its launcher."""
+"""How the names of folders begin that nobody holds, such as that of a Ray, which may outlive its launcher."""
 HELD = "sat_slime."
-"""The names of scratch folders."""
+"""How those of scratch folders begin."""
 LONGEST_PARENT = 107 - len("/sat_slime-01234567/ray/session_2026-01-01_00-00-00_000000_1234567/sockets/plasma_store")
 """The most bytes in the name of a temporary folder with room for a Ray: the kernel allows 107 in that of a socket."""
 SHORT_PARENT = "/tmp"
@@ -65,12 +65,14 @@ def remove_scratch(folder: Path) -> None:
 
 
 def remove_abandoned() -> None:
-    """Deletes what dead processes have left: this user's scratch folders that nobody holds."""
-    for folder in Path(temporary_folder()).glob(f"{HELD}*"):
+    """Deletes what dead processes have left: this user's scratch folders that nobody holds. They are known by the name
+    and the mode that mkdtemp gives: a folder such as sat_slime.git is the user's own."""
+    for folder in Path(temporary_folder()).glob(HELD + "[a-z0-9_]" * 8):
         with contextlib.suppress(OSError):  # somebody holds it, or it is no folder
             hold = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
             try:
-                if os.fstat(hold).st_uid == os.getuid():
+                status = os.fstat(hold)
+                if status.st_uid == os.getuid() and status.st_mode & 0o777 == 0o700:
                     fcntl.flock(hold, fcntl.LOCK_EX | fcntl.LOCK_NB)
                     remove_scratch(folder)
             finally:

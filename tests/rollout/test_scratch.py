@@ -93,18 +93,18 @@ def test_a_folder_stays_while_a_process_lives_that_was_given_its_hold():
 
 
 def test_what_is_not_ours_or_held_stays(places, monkeypatch):
-    own, other, ray, target = (places / name for name in ("sat_slime.x", "other.x", "sat_slime-ray", "precious"))
-    for folder in (own, other, ray, target):
-        folder.mkdir()
-    (places / "sat_slime.link").symlink_to(target)
-    kept = [in_shared_memory(name) for name in ("8e8c2397ddc9", "sat_slime.gone", "sat_slime.link")]
+    own, git, copy, ray, target = (places / f"sat_slime{end}" for end in (".0ad_f00d", ".git", ".original", "-ray", ""))
+    for folder in (own, git, copy, ray, target):
+        folder.mkdir(mode=0o755 if folder == copy else 0o700)
+    (places / "sat_slime.the_link").symlink_to(target)
+    kept = [in_shared_memory(name) for name in ("8e8c2397ddc9", "sat_slime.gone", "sat_slime.the_link")]
     with monkeypatch.context() as patch:
         patch.setattr(os, "getuid", lambda: own.stat().st_uid + 1)
         scratch.remove_abandoned()
         assert own.is_dir(), "another user's"
     first, second = scratch.new_scratch(), scratch.new_scratch()
     assert first.path.is_dir() and second.path.is_dir() and not own.exists()
-    assert other.is_dir() and ray.is_dir() and target.is_dir() and all(file.exists() for file in kept)
+    assert all(folder.is_dir() for folder in (git, copy, ray, target)) and all(file.exists() for file in kept)
 
 
 @pytest.mark.parametrize("more", [0, 1])
