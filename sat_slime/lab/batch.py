@@ -195,7 +195,7 @@ def sample_rows(batch: RolloutBatch) -> list[dict[str, Any]]:
 
 def _versions_of(versions: np.ndarray) -> dict[str, list[list[int]]]:
     """Return `weight_versions`, [version, tokens] in their order, of a response whose weights changed meanwhile."""
-    parts = [[int(version), len(list(tokens))] for version, tokens in groupby(np.asarray(versions).tolist())]
+    parts = [[int(version), len(list(tokens))] for version, tokens in groupby(versions.tolist())]
     return {"weight_versions": parts} if len(parts) > 1 else {}
 
 

@@ -66,7 +66,6 @@ def write_tokenizer(task: RunningSums, folder: Path) -> None:
     from transformers import PreTrainedTokenizerFast
 
     tokens = [*task.alphabet, PADDING, UNKNOWN]
-    tokens += [f"<unused-{index}>" for index in range(len(tokens), task.vocab_size)]
     words = models.WordLevel({token: index for index, token in enumerate(tokens)}, unk_token=UNKNOWN)
     tokenizer = Tokenizer(words)
     tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex("."), "isolated")
