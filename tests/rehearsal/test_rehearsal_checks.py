@@ -65,22 +65,14 @@ def test_weights_that_did_not_arrive_are_found():
     assert marks(Records(metrics=lost[1]))["gradient norms"] == "FAIL", "a null is what was no finite number"
 
 
-def sample(response, reward, status="completed", length=6):
-    return {
-        "response": response,
-        "label": "7",
-        "reward": reward,
-        "status": status,
-        "response_length": length,
-        "tokens": [0] * 10,
-        "weight_versions": ["0"],
-    }
+def sample(reward, status="completed", length=6):
+    return {"reward": reward, "status": status, "response_length": length, "weight_versions": ["0"]}
 
 
 def test_responses_that_no_token_ends_are_found():
     name = "why responses ended"
-    at_limit = sample("so so", 0.0, "truncated", 24)
-    assert marks(Records(rollouts={0: [at_limit, sample("\\boxed{7}", 1.0)]}))[name] == "OK"
+    at_limit = sample(0.0, "truncated", 24)
+    assert marks(Records(rollouts={0: [at_limit, sample(1.0)]}))[name] == "OK"
     assert marks(Records(rollouts={0: [at_limit]}))[name] == "FAIL"
     tied = thin_settings(load_config(PAPER.parents[1] / "recipes" / "qwen3-0.6b-2gpus.yaml"), Path("/nowhere")).config
     assert marks(Records(rollouts={0: [at_limit]}), tied)[name] == "NOTE"
