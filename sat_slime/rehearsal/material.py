@@ -77,13 +77,16 @@ TOKENIZER_FILES = (
 
 
 def copy_tokenizer(run: SlimeConfig, out: Path) -> None:
-    """Copies the run's tokenizer into a model's folder. Raises ConfigError where it is not on this machine."""
+    """Copies the run's tokenizer into a model's folder. Raises ConfigError where it is not on this machine, or
+    transformers is not."""
     for name in TOKENIZER_FILES:
         if (file := Path(run.model.hf_checkpoint or "") / name).is_file():
             shutil.copyfile(file, out / name)
     try:
         read_tokenizer(out)
-    except Exception as error:  # whatever a broken file, or transformers that is missing, raises
+    except ModuleNotFoundError as error:
+        raise ConfigError(f"{error}, which a rehearsal needs: pip install '.[lab,slime]' in a checkout") from error
+    except Exception as error:  # whatever a broken file raises
         here = f"slime.hf-checkpoint is {run.model.hf_checkpoint}: no tokenizer can be read there ({reason_of(error)})"
         make = "hf download OWNER/NAME --exclude '*.safetensors' --local-dir DIR"
         raise ConfigError(f"{here}: download the model's ({make}) and set it to DIR") from error

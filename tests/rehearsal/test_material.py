@@ -1,6 +1,7 @@
 """What a rehearsal starts from: the run's own tokenizer, and a model of the script."""
 
 import json
+import sys
 from datetime import date
 from pathlib import Path
 
@@ -17,7 +18,7 @@ from sat_slime.rehearsal.thin import thin_settings
 PAPER = Path(__file__).parents[2] / "configs" / "paper" / "qwen3-30b-a3b.yaml"
 
 
-def test_the_runs_own_tokenizer_is_taken(tmp_path):
+def test_the_runs_own_tokenizer_is_taken(tmp_path, monkeypatch):
     own, out = tmp_path / "own", tmp_path / "out"
     run = load_config(PAPER, [f"slime.hf-checkpoint={own}"])
     out.mkdir()
@@ -31,6 +32,9 @@ def test_the_runs_own_tokenizer_is_taken(tmp_path):
     script = script_tokens(own, ["7", "12", "", "7"], 151645)  # a row may have an empty answer
     letters = [[number - 256 for number in step] for step in script[1:-1]]
     assert letters == [*([byte] for byte in b"\\boxed{"), [*b"71"], [*b"}"]] and script[-1] == [151645]
+    monkeypatch.setitem(sys.modules, "transformers", None)  # as where it is not installed
+    with pytest.raises(ConfigError, match=r"transformers.*, which a rehearsal needs: pip install '.\[lab,slime\]'"):
+        copy_tokenizer(run, out)
 
 
 def test_prompts_are_the_shortest_of_the_runs_own_in_either_format(tmp_path):
