@@ -76,13 +76,15 @@ class ModelFamily:
             "multi-latent-attention": False,
             "attention-output-gate": False,
             "moe-shared-expert-intermediate-size": False,
+            **dict.fromkeys(("post-self-attn-layernorm", "post-mlp-layernorm", "rotary-interleaved"), False),
             "num-experts": self.has_experts,
             "qk-layernorm": self.qk_norm,
             "add-qkv-bias": self.qkv_bias,
         }
-        return flags.get("normalization") == "RMSNorm" and all(
-            bool(flags.get(flag)) == on for flag, on in given.items()
-        )
+        usual = {"rotary-percent": 1.0, "moe-router-score-function": "softmax"}
+        is_usual = all(flags.get(flag) in (None, value) for flag, value in usual.items())
+        is_given = all(bool(flags.get(flag)) == on for flag, on in given.items())
+        return flags.get("normalization") == "RMSNorm" and is_given and is_usual
 
     def weights(self, sizes: ModelSizes, vocab_size: int) -> list[Weight]:
         """Return every weight of the model; those of layers stand once, for all layers."""

@@ -96,6 +96,9 @@ FLAGS = {"swiglu": True, "disable-bias-linear": True, "normalization": "RMSNorm"
         ({"qk-layernorm": True, "normalization": "LayerNorm"}, None),
         ({"qk-layernorm": True, "num-experts": 8, "moe-shared-expert-intermediate-size": 8}, None),
         ({"qk-layernorm": True, "multi-latent-attention": True}, None),
+        ({"add-qkv-bias": True, "post-mlp-layernorm": True}, None),  # GLM-4, which also turns half of a head
+        ({"add-qkv-bias": True, "rotary-percent": 0.5}, None),
+        ({"qk-layernorm": True, "num-experts": 8, "moe-router-score-function": "sigmoid"}, None),  # MiniMax-M2
     ],
 )
 def test_the_family_that_flags_describe(flags, family):
