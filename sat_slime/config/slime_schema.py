@@ -361,7 +361,7 @@ class SlimeConfig(Run):
     """Seed of prompts, sampling and initialization."""
     pipeline: SlimePipelineConfig = SlimePipelineConfig()
     family: Family | None = None
-    """The family of the model: its layers on a CPU, and its counts for memory. Unset: the one that the flags describe,
+    """The family of the model: its layers where Transformer Engine is missing. Unset: the one that the flags describe,
     if any does."""
     max_positions: PositiveInt | None = None
     """Longest prompt plus response, in tokens: `max_position_embeddings` of the checkpoint's config.json."""

@@ -1,8 +1,7 @@
 """The model families: what both runtimes must know of a decoder, and the mapping of a weight between the two formats.
 
 That is its weights in Megatron's and in Hugging Face's format, its config.json, its decoder layer without Transformer
-Engine, what SGLang serves, and the elements that memory is counted by. A new family is a line at the end; what is its
-own beside the others is a field.
+Engine, and what SGLang serves. A new family is a line at the end; what is its own beside the others is a field.
 
 Shapes are those of the whole model: hidden is the width of the residual stream, rows are outputs, columns are inputs.
 """
@@ -29,8 +28,6 @@ class Weight:
     """Megatron's name without Transformer Engine, with `*` for the number of the layer, and for the expert's."""
     tensors: Mapping[str, tuple[int, ...]]
     """Shapes by Hugging Face's names, with `{layer}` and `{expert}`."""
-    cut: int | None = None
-    """The dimension that tensor parallelism cuts; of several tensors the first. None: each rank has the whole."""
     groups: int = 1
     """Groups in which the rows of several tensors alternate, as query, key and value do by kv head."""
     experts: int = 0
@@ -91,11 +88,11 @@ class ModelFamily:
         embedding = {"model.embed_tokens.weight": (vocab_size, sizes.hidden_size)}
         output = {"lm_head.weight": (vocab_size, sizes.hidden_size)}
         weights = [
-            Weight("embedding.word_embeddings.weight", embedding, cut=0),
+            Weight("embedding.word_embeddings.weight", embedding),
             *self.layer_weights(sizes),
             Weight("decoder.final_layernorm.weight", {"model.norm.weight": (sizes.hidden_size,)}),
         ]
-        return weights if sizes.tied_embeddings else [*weights, Weight("output_layer.weight", output, cut=0)]
+        return weights if sizes.tied_embeddings else [*weights, Weight("output_layer.weight", output)]
 
     def layer_weights(self, sizes: ModelSizes) -> Iterator[Weight]:
         """Yield every weight of a layer, once for all layers."""
@@ -108,11 +105,11 @@ class ModelFamily:
         attention, heads = f"{megatron}.self_attention", f"{layer}.self_attn"
         rows = {"q": query, "k": key, "v": key}
         projections = {f"{heads}.{name}_proj.weight": (count, hidden) for name, count in rows.items()}
-        yield Weight(f"{attention}.linear_qkv.weight", projections, cut=0, groups=sizes.kv_heads)
-        yield Weight(f"{attention}.linear_proj.weight", {f"{heads}.o_proj.weight": (hidden, query)}, cut=1)
+        yield Weight(f"{attention}.linear_qkv.weight", projections, groups=sizes.kv_heads)
+        yield Weight(f"{attention}.linear_proj.weight", {f"{heads}.o_proj.weight": (hidden, query)})
         if self.qkv_bias:
             biases = {f"{heads}.{name}_proj.bias": (count,) for name, count in rows.items()}
-            yield Weight(f"{attention}.linear_qkv.bias", biases, cut=0, groups=sizes.kv_heads)
+            yield Weight(f"{attention}.linear_qkv.bias", biases, groups=sizes.kv_heads)
         for name in "qk" if self.qk_norm else "":  # which all heads share
             yield Weight(f"{attention}.{name}_layernorm.weight", {f"{heads}.{name}_norm.weight": (sizes.head_dim,)})
 
@@ -183,8 +180,8 @@ class ModelFamily:
 def gated(megatron: str, hf: str, hidden: int, width: int, experts: int = 0) -> Iterator[Weight]:
     """Yield a gated feed-forward layer: gate and up, which are one matrix of Megatron's, and down."""
     first = {f"{hf}.{name}_proj.weight": (width, hidden) for name in ("gate", "up")}
-    yield Weight(f"{megatron}.linear_fc1.weight", first, cut=0, experts=experts)
-    yield Weight(f"{megatron}.linear_fc2.weight", {f"{hf}.down_proj.weight": (hidden, width)}, cut=1, experts=experts)
+    yield Weight(f"{megatron}.linear_fc1.weight", first, experts=experts)
+    yield Weight(f"{megatron}.linear_fc2.weight", {f"{hf}.down_proj.weight": (hidden, width)}, experts=experts)
 
 
 def _weighs_all_experts(sizes: ModelSizes) -> bool:
