@@ -179,17 +179,12 @@ class PackedAttention(torch.nn.Module):
     half: here every rank gathers all pieces, computes attention for all, and keeps its own rows.
     """
 
-    def __init__(
-        self, config: Any, layer_number: int, attn_mask_type: Any, attention_type: str, softmax_scale: Any = None,
-        pg_collection: Any = None, **_: Any,
-    ) -> None:  # fmt: skip
+    def __init__(self, *_: Any, softmax_scale: Any = None, pg_collection: Any = None, **__: Any) -> None:
         super().__init__()
         self.scale = softmax_scale
         self.group = pg_collection.cp if pg_collection is not None else None
 
-    def forward(
-        self, query: Tensor, key: Tensor, value: Tensor, attention_mask: Any = None, *, packed_seq_params: Any, **_: Any
-    ) -> Tensor:
+    def forward(self, query: Tensor, key: Tensor, value: Tensor, *_: Any, packed_seq_params: Any, **__: Any) -> Tensor:
         """query, key and value of (rows, heads, dim), where key and value may have fewer heads -> (rows, heads * dim)
         with the heads of the query; or each with a dimension 1 after the rows.
 

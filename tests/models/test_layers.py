@@ -44,7 +44,7 @@ def inputs():
 
 
 def test_packed_attention_is_that_of_each_sequence():
-    attention = PackedAttention(None, 1, None, "self")
+    attention = PackedAttention()
     packed = SimpleNamespace(cu_seqlens_q=edges())
     ours = [x.requires_grad_() for x in inputs()]
     theirs = [x.detach().clone().requires_grad_() for x in ours]
@@ -89,7 +89,7 @@ def test_a_rank_of_two_attends_as_the_whole(rank, monkeypatch):
         "sat_slime.models.layers.gather_from_sequence_parallel_region", lambda own, group: next(gathered)
     )
     groups = SimpleNamespace(cp=TwoRanks(rank))
-    attention = PackedAttention(None, 1, None, "self", pg_collection=groups)
+    attention = PackedAttention(pg_collection=groups)
     own = rows_of(rank, 2)
     out = attention(*(x[own] for x in tensors), packed_seq_params=SimpleNamespace(cu_seqlens_q=edges()))
     torch.testing.assert_close(out, attention_of_each(*tensors)[own])
