@@ -79,7 +79,7 @@ class ModelFamily:
             "add-qkv-bias": self.qkv_bias,
         }
         usual = {"rotary-percent": 1.0, "moe-router-score-function": "softmax"}
-        is_usual = all(flags.get(flag) in (None, value) for flag, value in usual.items())
+        is_usual = all((flags.get(flag) or value) == value for flag, value in usual.items())
         is_given = all(bool(flags.get(flag)) == on for flag, on in given.items())
         return flags.get("normalization") == "RMSNorm" and is_given and is_usual
 

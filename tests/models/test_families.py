@@ -89,7 +89,7 @@ FLAGS = {"swiglu": True, "disable-bias-linear": True, "normalization": "RMSNorm"
     "flags, family",
     [
         ({"qk-layernorm": True, "num-experts": 8}, "qwen3_moe"),
-        ({"qk-layernorm": True}, "qwen3"),
+        ({"qk-layernorm": True, "moe-router-score-function": False}, "qwen3"),  # as a file leaves a flag out
         ({"add-qkv-bias": True}, "qwen2"),
         ({}, None),
         ({"qk-layernorm": True, "add-qkv-bias": True}, None),
