@@ -68,19 +68,6 @@ def test_the_pieces_of_every_rank_stand_where_the_whole_has_them(ranks):
     assert torch.equal(grids[0].slots, torch.cat([grid.own for grid in grids]))
 
 
-class TwoRanks:
-    """A context-parallel group as one process sees it."""
-
-    def __init__(self, rank):
-        self._rank = rank
-
-    def size(self):
-        return 2
-
-    def rank(self):
-        return self._rank
-
-
 @pytest.mark.parametrize("rank", [0, 1])
 def test_a_rank_of_two_attends_as_the_whole(rank, monkeypatch):
     tensors, order = inputs(), torch.cat([rows_of(r, 2) for r in (0, 1)])
@@ -88,8 +75,8 @@ def test_a_rank_of_two_attends_as_the_whole(rank, monkeypatch):
     monkeypatch.setattr(
         "sat_slime.models.layers.gather_from_sequence_parallel_region", lambda own, group: next(gathered)
     )
-    groups = SimpleNamespace(cp=TwoRanks(rank))
-    attention = PackedAttention(pg_collection=groups)
+    two_ranks = SimpleNamespace(size=lambda: 2, rank=lambda: rank)  # the group as one process sees it
+    attention = PackedAttention(pg_collection=SimpleNamespace(cp=two_ranks))
     own = rows_of(rank, 2)
     out = attention(*(x[own] for x in tensors), packed_seq_params=SimpleNamespace(cu_seqlens_q=edges()))
     torch.testing.assert_close(out, attention_of_each(*tensors)[own])
