@@ -43,8 +43,8 @@ def thin_sizes(model: SlimeModelConfig) -> Any:
     return SimpleNamespace(
         **{name: getattr(model, name) for name in names.split()},
         tied_embeddings=tied_embeddings(model),
-        rope_base=model.architecture.get("rotary-base", 10000),
-        norm_eps=float(model.architecture.get("norm-epsilon", 1e-5)),
+        rope_base=model.architecture.get("rotary-base") or 10000,
+        norm_eps=float(model.architecture.get("norm-epsilon") or 1e-5),
         max_positions=model.max_positions or 32768,
     )
 

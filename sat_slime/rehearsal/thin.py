@@ -84,7 +84,7 @@ def thin_settings(config: SlimeConfig, folder: Path) -> Thin:
 def _widths(thin: Thin) -> None:
     model, train = thin.config.model, thin.config.train
     cut = math.lcm(train.tensor_parallel, thin.config.rollout.gpus_per_engine)
-    if "kv-channels" in model.architecture:
+    if model.kv_channels:
         thin.set("slime.kv-channels", HEAD_DIM, THIN)
         hidden = HIDDEN
     else:  # a head is hidden / heads wide
