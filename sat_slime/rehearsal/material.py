@@ -160,12 +160,13 @@ def write_model(thin: SlimeConfig, folder: Path, script: Sequence[Sequence[int]]
     import torch
     from safetensors.torch import save_file
 
-    sizes, model = thin_sizes(thin.model), thin.model
+    sizes, model, tokenizer = thin_sizes(thin.model), thin.model, read_tokenizer(folder)
+    vocab_size = model.vocab_size or 1 + max(tokenizer.get_vocab().values())  # where slime takes the checkpoint's
     family = model.resolved_family
     assert family is not None
     torch.manual_seed(thin.seed)
     tensors: dict[str, torch.Tensor] = {}
-    for weight in family.weights(sizes, model.vocab_size):
+    for weight in family.weights(sizes, vocab_size):
         for name, shape in weight.tensors.items():
             layers = range(model.layers) if "{layer}" in name else range(1)
             for layer in layers:
@@ -175,8 +176,8 @@ def write_model(thin: SlimeConfig, folder: Path, script: Sequence[Sequence[int]]
     if output is not None:
         _follow(embedding, output, script, words=max(4, thin.rollout.max_response_tokens))
     save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
-    end = min(stop_tokens(folder, read_tokenizer(folder)), default=stop or 0)
-    config = family.hf_config(sizes, model.vocab_size, end, "float32")
+    end = min(stop_tokens(folder, tokenizer), default=stop or 0)
+    config = family.hf_config(sizes, vocab_size, end, "float32")
     config["transformers_version"] = "4.51.0"  # without one transformers takes every tokenizer for a faulty Mistral's
     (folder / "config.json").write_text(json.dumps(config, indent=1), encoding="utf-8")
 

@@ -52,15 +52,15 @@ def test_prompts_are_the_shortest_of_the_runs_own_in_either_format(tmp_path):
     assert json.loads((tmp_path / "out.jsonl").read_text()) == {"prompt": "\udc00", "at": "2026-11-29"}
 
 
-def test_a_prompt_of_an_evaluation_is_taken_by_the_keys_of_its_own(tmp_path, monkeypatch):
+def test_evaluations_have_keys_of_their_own_and_a_model_may_have_its_tokenizers_vocabulary(tmp_path):
     own, file, out = write_hf(tmp_path / "own"), tmp_path / "eval.jsonl", tmp_path / "out"
     file.write_text('{"question": "1 + 1?", "answer": "2"}\n')
     flags = {"hf-checkpoint": own, "eval-prompt-data": f"[aime24, {file}]"}
-    flags |= {"eval-input-key": "question", "eval-label-key": "answer"}
+    flags |= {"eval-input-key": "question", "eval-label-key": "answer", "num-layers": 1, "vocab-size": "null"}
     run = load_config(PAPER, [f"slime.{name}={value}" for name, value in flags.items()])
-    monkeypatch.setattr(material, "write_model", lambda *_: None)
     material.make_material(run, thin_settings(run, out).config, out)
     assert (out / "eval-0.jsonl").read_text() == file.read_text()
+    assert json.loads((out / "model" / "config.json").read_text())["vocab_size"] == 151646
 
 
 @pytest.mark.parametrize("words", [4, 1000])
