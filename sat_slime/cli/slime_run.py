@@ -4,6 +4,7 @@ log, sent again where it died, asked after and ended from any terminal."""
 from __future__ import annotations
 
 import contextlib
+import os
 import re
 import shlex
 import time
@@ -155,8 +156,8 @@ def show_plan(plan: SlimePlan, option: str | None, skip_checks: bool, full: bool
         findings.append(finding.warn("cluster", told))
     typer.echo(describe(plan, full))
     lacks = [finding for finding in findings if not finding.of_settings and finding.mark != "OK"]
-    slime = Path(plan.config.cluster.slime_dir).expanduser() / machine.SCRIPT
-    if any(finding.mark == "FAIL" for finding in lacks) and not slime.is_file():
+    slime = Path(plan.config.cluster.slime_dir) / machine.SCRIPT
+    if any(finding.mark == "FAIL" for finding in lacks) and not os.path.isfile(slime):
         lines = [f"  {finding.what}: {finding.detail}" for finding in lacks]
         say(Console(stderr=True), "\n".join(["slime is not on this machine, which lacks for the run:", *lines]))
         findings = [finding for finding in findings if finding.of_settings]

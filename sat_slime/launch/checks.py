@@ -7,6 +7,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import json
+import os
 import re
 import tempfile
 import uuid
@@ -58,13 +59,13 @@ def here(config: SlimeConfig, run_folder: Path, resume: bool = False) -> Iterato
     yield from machine_findings(config, run_folder, resume)
     yield from memory_here(config)
     package = Path(config.cluster.slime_dir) / "slime"
-    if package.is_dir():  # the machine's findings already name a checkout that is missing
+    if os.path.isdir(package):  # the machine's findings already name a checkout that is missing
         yield from _slime_findings(probe_slime(package))
 
 
 def memory_here(config: SlimeConfig) -> Iterator[Finding]:
     """Yield findings on this machine's memory, if slime is on it: no other is of the run. Else a GPU has 80 GB."""
-    is_of_run = (Path(config.cluster.slime_dir) / SCRIPT).is_file()
+    is_of_run = os.path.isfile(Path(config.cluster.slime_dir) / SCRIPT)
     yield from memory_findings(config, sizes(config, {"this machine": machine_sizes()} if is_of_run else {}))
 
 

@@ -163,7 +163,7 @@ def ask_slime(config: SlimeConfig, run_dir: Path) -> Slime:
     """Return what the slime that is installed, or lies in `cluster.slime_dir`, says of a run's command; the recorded
     one where it cannot be asked. It takes some seconds. Nothing is written but in a temporary folder."""
     slime_dir = config.cluster.slime_dir
-    is_checkout = (Path(slime_dir) / "slime").is_dir()
+    is_checkout = os.path.isdir(Path(slime_dir) / "slime")
     if not (is_checkout or slime_is_installed()):
         return recorded()
     arguments, env = slime_arguments(config, run_dir), environment(config, run_dir)
@@ -213,7 +213,7 @@ def asked_words(config: SlimeConfig, run_dir: Path, arguments: Sequence[Argument
     weights.mkdir()
     fits = any(finding.what == "model" and finding.mark == "OK" for finding in hf_findings(config))
     stand_ins = {"custom-config-path": str(settings)}
-    if config.model.megatron_checkpoint and not Path(config.model.megatron_checkpoint).exists():
+    if config.model.megatron_checkpoint and not os.path.exists(config.model.megatron_checkpoint):
         stand_ins["ref-load"] = str(weights)
     for argument in arguments:
         if argument.name in stand_ins:

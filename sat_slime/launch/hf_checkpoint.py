@@ -44,7 +44,7 @@ def hf_findings(config: SlimeConfig) -> Iterator[Finding]:
     if path is None:
         return  # the check of the settings says that it is missing
     folder, named = Path(path), f"slime.hf-checkpoint is {path}"
-    if not folder.is_dir():
+    if not os.path.isdir(folder):
         make = "An id of the hub is not taken: download the weights (`hf download OWNER/NAME --local-dir DIR`)"
         if is_the_laptops(config):
             make = "Make it, and the prompts, with sat-slime prepare laptop (--out FOLDER)"

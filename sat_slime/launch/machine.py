@@ -61,7 +61,8 @@ def source_findings(config: SlimeConfig, parts: Mapping[str, str]) -> Iterator[F
         name = key.removeprefix("cluster.")
         what, folder = name.removesuffix("_dir"), getattr(config.cluster, name)
         fault = f"{key} is {folder}: no {part} is in it; set it to the checkout, or {other}"
-        yield ok(what, folder) if (Path(folder) / part).exists() else fail(what, fault)
+        # os.path, as below: where a folder may not be looked into, such as another user's /root, Path.exists raises
+        yield ok(what, folder) if os.path.exists(Path(folder) / part) else fail(what, fault)
 
 
 def _megatron_checkpoint(config: SlimeConfig) -> Iterator[Finding]:
@@ -72,9 +73,9 @@ def _megatron_checkpoint(config: SlimeConfig) -> Iterator[Finding]:
         folder = Path(path) / (f"iter_{newest - 1:07d}" if newest else "release")
         fault = f"slime.ref-load is {path}: it names {folder.name}, which is not there; convert again"
         yield ok(what, str(folder)) if folder.is_dir() else fail(what, fault)
-    elif (Path(path) / "config.json").is_file() and config.cluster.device == "cpu":
+    elif os.path.isfile(Path(path) / "config.json") and config.cluster.device == "cpu":
         yield ok(what, f"{path}, in Hugging Face's format")
-    elif (Path(path) / "config.json").is_file():
+    elif os.path.isfile(Path(path) / "config.json"):
         yield warn(what, f"{path} holds Hugging Face weights: not every slime and model can start from them")
     else:
         tool = "sat-slime prepare laptop" if is_the_laptops(config) else "slime's tools/convert_hf_to_torch_dist.py"
@@ -106,7 +107,7 @@ def data_findings(config: SlimeConfig) -> Iterator[Finding]:
         problem = data_problem(file, input_key, label_key, config)
         yield fail("data", f"{key} is {file}: {problem}") if problem else ok("data", file)
     needed, path = config.rollout.prompts_per_iteration, Path(data.prompts or "")
-    if path.suffix == ".jsonl" and path.is_file():
+    if path.suffix == ".jsonl" and os.path.isfile(path) and os.access(path, os.R_OK):
         with path.open(encoding="utf-8", errors="replace") as lines:
             rows = sum(1 for _ in itertools.islice(filter(str.strip, lines), needed))
         if 0 < rows < needed:
@@ -118,7 +119,7 @@ def data_findings(config: SlimeConfig) -> Iterator[Finding]:
 def data_problem(file: str, input_key: str, label_key: str | None, config: SlimeConfig) -> str | None:
     """Return why slime could not read the first rows of a data set, or use a prompt or label of them, or None."""
     path, part = Path(SLICE.sub("", file)), SLICE.search(file)
-    if not path.is_file():
+    if not os.path.isfile(path):
         made = "prepare laptop` makes it" if is_the_laptops(config) else "data prepare` makes the paper's"
         return f"there is no such file; `sat-slime {made}"
     if path.suffix not in (".jsonl", ".parquet"):
@@ -212,7 +213,7 @@ def function_findings(config: SlimeConfig) -> Iterator[Finding]:
             continue
         module, _, _ = path.rpartition(".")
         top, *inner = module.split(".")
-        if top == "slime" and not Path(cluster.slime_dir).is_dir():
+        if top == "slime" and not os.path.isdir(cluster.slime_dir):
             continue  # the machine's findings say that slime is not here
         spec = PathFinder.find_spec(top, folders) or importlib.util.find_spec(top)
         for name in inner:
@@ -255,6 +256,6 @@ def _disk(config: SlimeConfig, run_folder: Path, resume: bool) -> Finding:
 def existing_parent(path: Path) -> Path:
     """Return `path`, or the nearest folder above it that exists."""
     path = path.expanduser().absolute()
-    while not path.exists():
+    while not os.path.exists(path):
         path = path.parent
     return path

@@ -145,7 +145,7 @@ def cpu_findings(config: SlimeConfig) -> Iterator[Finding]:
     yield ok("sglang", installed) if installed == SGLANG else fail("sglang", fault)
     file, mark = MEGATRON_PATCH
     path = Path(config.cluster.megatron_dir) / file
-    if path.is_file() and mark not in path.read_text(encoding="utf-8"):
+    if os.path.isfile(path) and mark not in path.read_text(encoding="utf-8"):
         patch = Path(config.cluster.slime_dir) / "docker" / "patch" / "latest" / "megatron.patch"
         yield fail("megatron", f"slime's patch is not in it: git -C {config.cluster.megatron_dir} apply {patch}")
 

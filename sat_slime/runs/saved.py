@@ -109,7 +109,7 @@ def go_back(checkpoints: Path, iteration: int) -> None:
 def numbered_folders(folder: Path, name: re.Pattern[str]) -> dict[int, Path]:
     """Return the checkpoints in a folder by their number, the oldest first; they may be damaged. name: pattern of a
     checkpoint's name, whose first group is its number."""
-    paths = folder.iterdir() if folder.is_dir() else ()
+    paths = folder.iterdir() if os.path.isdir(folder) else ()
     named = ((name.fullmatch(path.name), path) for path in paths)
     return dict(sorted((int(match[1]), path) for match, path in named if match))
 

@@ -98,10 +98,11 @@ def test_a_machine_that_has_everything(ready, tmp_path):
     assert not (tmp_path / "runs").exists()
 
 
-def test_what_is_missing_is_named(tmp_path):
-    missing = tmp_path / "missing"
+@pytest.mark.parametrize("name", ["missing", "x" * 300])  # one that is not there, and one that may not be asked after
+def test_what_is_missing_is_named(tmp_path, name):
+    missing = tmp_path / name
     keys = ("cluster.slime_dir", "cluster.megatron_dir", "slime.hf-checkpoint", "slime.ref-load", "slime.prompt-data")
-    lines = failed(machine_findings(dense(*(f"{key}={missing}" for key in keys)), tmp_path / "runs" / "run"))
+    lines = failed(here(dense(*(f"{key}={missing}" for key in keys)), missing / "runs" / "run"))
     assert all(any(f"{key} is {missing}" in line for line in lines) for key in keys)
     assert len(lines) == len(keys) and not any("\n" in line for line in lines)
 

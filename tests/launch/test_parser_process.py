@@ -90,7 +90,7 @@ def test_a_command_that_the_first_parser_refuses_yields_all_flags(tmp_path):
 
 def test_where_slime_is_not_installed_the_recorded_list_serves(tmp_path, monkeypatch):
     monkeypatch.setattr(flags, "slime_is_installed", lambda: False)
-    answer = ask_slime(paper(tmp_path, f"cluster.slime_dir={tmp_path}"), tmp_path)
+    answer = ask_slime(paper(tmp_path, f"cluster.slime_dir={tmp_path / ('x' * 300)}"), tmp_path)  # no name of a file
     assert answer is recorded()
     (finding,) = answer.findings()
     assert finding.mark == "OK" and "slime, whose parser would be asked, is not here" in finding.detail
