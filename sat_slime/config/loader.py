@@ -36,6 +36,7 @@ REASONS = {
     "string_pattern_mismatch": "it takes letters, digits, '.', '_' and '-', and starts with a letter or a digit",
     "too_short": "it needs {min_length} or more",
     "string_type": "it must be text; put it in quotes",
+    "invalid_key": "a key must be text; put it in quotes",
 }
 """What to say of a fault in place of pydantic's words, by its type there."""
 MOST_CHOICES = 12
@@ -212,7 +213,7 @@ def _told(model: type[Section], source: Source, detail: ErrorDetails) -> Iterato
 def _leaves(path: KeyPath, value: Any) -> list[KeyPath]:
     if not isinstance(value, Mapping) or not value:
         return [path]
-    return [leaf for key, inner in value.items() for leaf in _leaves((*path, key), inner)]
+    return [leaf for key, inner in value.items() for leaf in _leaves((*path, str(key)), inner)]
 
 
 def _keys_at(model: type, path: KeyPath) -> list[str]:

@@ -89,7 +89,7 @@ def is_plugin_file(file: Path) -> bool:
     """Return whether a file is one of these, and not a run's."""
     try:
         values = yaml.safe_load(file.read_text(encoding="utf-8"))
-    except (OSError, ValueError, yaml.YAMLError):
+    except Exception:  # of many kinds; load_config says what is wrong with the file
         return False
     return isinstance(values, Mapping) and not values.keys().isdisjoint(PLUGIN_KEYS)
 

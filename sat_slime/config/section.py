@@ -70,7 +70,7 @@ def flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     """Return nested settings by their dotted keys."""
     found: dict[str, Any] = {}
     for key, value in values.items():
-        found |= flat(value, f"{prefix}{key}.") if isinstance(value, Mapping) else {prefix + key: value}
+        found |= flat(value, f"{prefix}{key}.") if isinstance(value, Mapping) else {f"{prefix}{key}": value}
     return found
 
 

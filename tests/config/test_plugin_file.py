@@ -41,7 +41,8 @@ def test_a_method_that_cannot_run_there_gets_no_file(name, says):
     ("change", "says"),
     [
         ({"sat_slime": {"method": "sat-gspoo"}}, "did you mean 'sat-gspo'"),
-        ({"sat_slime": {"methd": "gspo"}}, "unknown key 'methd'"),
+        ({"sat_slime": {"methd": {1: 2}}}, "unknown key 'methd.1'"),  # YAML's keys may be numbers, and `on` is true
+        ({"sat_slime": {"method": {True: 2}}}, "method.1 is true: a key must be text; put it in quotes"),
         ({"sat_slime": None}, "no key 'sat_slime'"),
         ({"sat_slime": {"method": "sat-gspo-r3"}}, "has r3: set use_rollout_routing_replay and use"),
         ({"use_rollout_routing_replay": True, "use_routing_replay": True}, "no r3: leave out"),
@@ -69,9 +70,10 @@ def test_a_misspelt_key_is_doubted_and_an_own_one_is_not(tmp_path):
     assert doubted.detail.endswith("did you mean eps_clip?") and sound.mark == "OK"
 
 
-def test_a_file_of_a_run_is_none_of_these():
+def test_a_file_of_a_run_is_none_of_these(tmp_path):
     assert [path.name for path in CONFIGS.rglob("*.yaml") if is_plugin_file(path)] == ["sat.yaml"]
-    assert not is_plugin_file(CONFIGS)
+    (tmp_path / "odd.yaml").write_text("a: !!bool x")
+    assert not is_plugin_file(CONFIGS) and not is_plugin_file(tmp_path / "odd.yaml")
 
 
 def test_the_page_shows_what_init_writes():
