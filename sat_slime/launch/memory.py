@@ -84,13 +84,15 @@ def padded_vocabulary(model: SlimeModelConfig, tensor: int) -> int:
 
 def moe_layers(model: SlimeModelConfig) -> list[bool]:
     """Return for each layer whether it has experts: Megatron's --moe-layer-freq, a number n (every n-th layer, from the
-    first), a list, or a sum such as `[0]*1+[1]*45`."""
-    frequency = model.architecture.get("moe-layer-freq", 1)
-    if not model.is_moe or isinstance(frequency, list):
-        return [bool(one) for one in frequency] if model.is_moe else [False] * model.layers
-    if str(frequency).strip().isdigit():
+    first), a list, or a sum of them such as `[0]*1+[1]*45` or `([1]*3+[0]*2)*9`."""
+    if not model.is_moe:
+        return [False] * model.layers
+    frequency = str(model.architecture.get("moe-layer-freq", 1)).strip()
+    if frequency.isdigit():
         return [index % max(int(frequency), 1) == 0 for index in range(model.layers)]
-    parts = re.findall(r"\[([\d,\s]*)\](?:\s*\*\s*(\d+))?", str(frequency))
+    while repeated := re.search(r"\(([^()]*)\)(?:\s*\*\s*(\d+))?", frequency):
+        frequency = frequency.replace(repeated[0], "+".join([repeated[1]] * int(repeated[2] or 1)))
+    parts = re.findall(r"\[([\d,\s]*)\](?:\s*\*\s*(\d+))?", frequency)
     layers = [digit != "0" for inner, times in parts for digit in re.findall(r"\d", inner) * int(times or 1)]
     return layers or [True] * model.layers
 
