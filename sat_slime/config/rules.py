@@ -279,7 +279,7 @@ def _unset(config: SlimeConfig) -> Lines:
         "rollout-max-response-len": (rollout.max_response_tokens, "a number of 1 or more"),
     }
     sizes = ("num-layers", "hidden-size", "num-attention-heads")
-    missing = [name for name in sizes if name not in config.model.architecture]
+    missing = [name for name in sizes if not config.slime.get(name)]
     return {
         **{f"slime.{name} is not set: set it to {what}": not value for name, (value, what) in needed.items()},
         f"slime lacks {', '.join(missing)}: extend a file of configs/models, or write them out": missing,
@@ -393,7 +393,7 @@ def _values(config: SlimeConfig) -> Lines:
     rollout, flags, data, words = config.rollout, config.slime, config.data, config.model.vocab_size
     is_dapo = (data.reward or "").removeprefix("boxed_") == "dapo"
     ours, on_cpu = (data.function or "").startswith("sat_slime.plugin."), config.cluster.device == "cpu"
-    top_ks = {name: flags[name] for name in ("rollout-top-k", "eval-top-k") if flags.get(name) is not None}
+    top_ks = {name: flags[name] for name in ("rollout-top-k", "eval-top-k") if is_sent(flags.get(name))}
     keys = [name for name in ("reward-key", "eval-reward-key") if flags.get(name) and ours]
     wrong = [token for token in rollout.stop_token_ids if token < 0 or (words and token >= words)]
     kept = [token for token in rollout.stop_token_ids if token not in wrong]

@@ -52,6 +52,7 @@ sglang-max-total-tokens=8192 | slime.sglang-max-total-tokens is 8192 | cut
 rollout-top-k=0 | slime.rollout-top-k is 0 | set it to -1
 # sampling_params.py:186, evaluations
 eval-top-k=-2 | slime.eval-top-k is -2 | set it to -1
+num-layers=null | slime lacks num-layers
 # sglang/srt/managers/schedule_batch.py:1315
 rollout-stop-token-ids=[151643,999999] | slime.rollout-stop-token-ids has 999999 | 151936 | set it to [151643]
 # slime/rollout/rm_hub/__init__.py:41
@@ -167,7 +168,7 @@ method=gspo-topp rollout-top-p=0.9
 method=dppo method.dppo.divergence=kl
 method=icepop method.icepop.form=weight method.icepop.high=2
 pipeline.optimizer_steps_per_rollout=4 method.denominator=trainer
-moe-router-fusion=true
+moe-router-fusion=true rollout-top-k=false
 prefill-num-servers=1
 flush-cache-interval=4
 pipeline.mode=streaming pipeline.lag=1 flush-cache-interval=1
