@@ -66,11 +66,12 @@ def main(question: str) -> None:
     asked, there = ray.remote(num_cpus=0, max_retries=0)(look), NodeAffinitySchedulingStrategy
     places = [asked.options(scheduling_strategy=there(node["NodeID"], soft=False)) for node in nodes]
     answers: list[Any] = [place.remote(functions, marker) for place in places]
+    ray.wait(answers, num_returns=len(answers), timeout=TIMEOUT_S / 2)  # of all: several may hang
     rows = []
     for node, answer in zip(nodes, answers, strict=True):
         row: dict[str, Any] = {"name": node["NodeManagerAddress"], "gpus": node["Resources"].get("GPU", 0)}
         try:
-            row |= ray.get(answer, timeout=TIMEOUT_S / 2)
+            row |= ray.get(answer, timeout=1.0)
         except Exception as error:
             row["error"] = f"{type(error).__name__}: {error}".splitlines()[0]
         rows.append(row)

@@ -8,7 +8,7 @@ from unittest import mock
 import pytest
 from hf_folder import write_hf
 
-from sat_slime.config import load_config
+from sat_slime.config import dump_config, load_config
 from sat_slime.config.source import ConfigError
 from sat_slime.launch import checks, machine, nodes
 from sat_slime.launch.checks import cluster_findings, here, read_report, secret_errors
@@ -264,12 +264,7 @@ def test_a_function_whose_module_is_nowhere_is_named_and_nothing_is_imported(tmp
 @pytest.mark.parametrize(
     "settings, mark, told, resumed",
     [
-        (
-            ["slime.no-save-optim=false"],
-            "FAIL",
-            "10 GiB free at {}, less than one checkpoint (52 GiB)",
-            "one checkpoint",
-        ),
+        (["slime.no-save-optim=false"], "FAIL", "GiB free at {}, less than one checkpoint (52 GiB)", "one checkpoint"),
         ([], "WARN", "keep_checkpoints is unset, and the run needs 10 checkpoints of 7.5 GiB", "needs 8 checkpoints"),
         (["pipeline.keep_checkpoints=2"], "WARN", "3 checkpoints of 7.5 GiB, 22 GiB in all", "; 1 checkpoints of 7.5"),
         (["slime.save-interval=0"], "OK", "0 checkpoints", "0 checkpoints"),
@@ -415,11 +410,27 @@ def test_this_node(monkeypatch):
         address_of("ib7")
 
 
-def test_a_setting_that_the_clusters_version_lacks_is_named_in_the_last_line_of_the_log():
-    ray = {name: mock.Mock() for name in ("ray", "ray.util.scheduling_strategies")}
-    with mock.patch.dict(sys.modules, ray), pytest.raises(ConfigError) as caught:
+@pytest.fixture
+def ray():
+    """Stands in for Ray, none of whose nodes answers."""
+    node = {"Alive": True, "NodeID": "a", "NodeManagerAddress": "10.0.0.1", "Resources": {}}
+    ray = mock.Mock(**{"nodes.return_value": [node] * 9, "get.side_effect": TimeoutError("it hangs")})
+    ray.cluster_resources.return_value = ray.available_resources.return_value = {}
+    with mock.patch.dict(sys.modules, {"ray": ray, "ray.util.scheduling_strategies": mock.Mock()}):
+        yield ray
+
+
+def test_a_setting_that_the_clusters_version_lacks_is_named_in_the_last_line_of_the_log(ray):
+    with pytest.raises(ConfigError) as caught:
         nodes.main(json.dumps([[], None, "pipeline: {newer: 3}", "runs/run", False]))
     assert str(caught.value).splitlines()[-1].startswith("the run's settings: unknown key 'pipeline.newer'")
+
+
+def test_nodes_that_hang_are_waited_for_together_and_named(ray, monkeypatch, capsys):
+    monkeypatch.setattr(nodes, "parser_findings", lambda *_: [])
+    nodes.main(json.dumps([[], None, dump_config(dense()), "runs/run", False]))
+    assert sum(call.kwargs["timeout"] for call in ray.wait.call_args_list + ray.get.call_args_list) < nodes.TIMEOUT_S
+    assert capsys.readouterr().out.count("TimeoutError: it hangs") == 9
 
 
 @pytest.mark.engine
