@@ -138,5 +138,5 @@ def _flush(path: Path) -> None:
 
 def _files(folder: Path) -> list[str]:
     """Return the names of the files that have checksums. Hidden ones are of the file system or of other programs."""
-    names = (path.relative_to(folder) for path in folder.rglob("*") if path.is_file())
-    return sorted(str(name) for name in names if str(name) != NAME and not name.name.startswith("."))
+    names = (str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file())
+    return sorted(name for name in names if name != NAME and "/." not in f"/{name}")

@@ -66,6 +66,8 @@ def folder(tmp_path):
 def test_a_folder_as_it_was_has_no_faults(folder):
     assert checksum_faults(folder) == {}
     (folder / ".nfs0001").write_text("of the file system")
+    (folder / ".snapshot").mkdir()
+    (folder / ".snapshot" / "rank.bin").write_text("too")
     assert checksum_faults(folder) == {}
 
 
