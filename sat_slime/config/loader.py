@@ -18,7 +18,7 @@ from sat_slime.config.method_section import SWITCHES, laid_over, method_switches
 from sat_slime.config.schema import GridConfig, LabConfig, Section
 from sat_slime.config.section import flat, marked, section_of, settings_of
 from sat_slime.config.slime_schema import DEFAULTS, WORDS, SlimeConfig
-from sat_slime.config.source import ConfigError, KeyPath, Source, merged, parse_value, read_layers
+from sat_slime.config.source import ConfigError, Dumper, KeyPath, Source, merged, parse_value, read_layers
 from sat_slime.objective.method import find
 
 SectionT = TypeVar("SectionT", bound=Section)
@@ -79,7 +79,7 @@ def read_section(model: type[SectionT], values: Any, place: str) -> SectionT:
 
 def dump_config(config: Section) -> str:
     """Return the run as YAML with every field written out; load_config of it gives an equal config."""
-    return yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False, allow_unicode=True)
+    return yaml.dump(config.model_dump(mode="json"), Dumper=Dumper, sort_keys=False, allow_unicode=True)
 
 
 def key_paths(model: type) -> Iterator[KeyPath]:

@@ -108,11 +108,16 @@ class _Loader(yaml.SafeLoader):
         return super().compose_node(parent, index)
 
 
-_Loader.add_implicit_resolver(
-    "tag:yaml.org,2002:float",
-    re.compile(r"^[-+]?(?:[0-9][0-9_]*\.?[0-9_]*|\.[0-9][0-9_]*)[eE][-+]?[0-9]+$"),
-    list("-+.0123456789"),
-)
+class Dumper(yaml.SafeDumper):
+    """SafeDumper that puts text in quotes which these files would have for a number, such as a run's name `1e4`."""
+
+
+for _either in (_Loader, Dumper):
+    _either.add_implicit_resolver(
+        "tag:yaml.org,2002:float",
+        re.compile(r"^[-+]?(?:[0-9][0-9_]*\.?[0-9_]*|\.[0-9][0-9_]*)[eE][-+]?[0-9]+$"),
+        list("-+.0123456789"),
+    )
 
 
 def _read_text(text: str, file: str) -> tuple[Any, dict[KeyPath, str]]:
