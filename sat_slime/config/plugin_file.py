@@ -106,7 +106,10 @@ def plugin_findings(file: Path, flags: Iterable[str]) -> Iterator[Finding]:
     # One with `driver` is of a job of our driver.
     reasons = [] if "driver" in (values.get(KEY) or {}) else not_in_a_script(method)
     errors = [f"{KEY}.method: {reason}" for reason in reasons]
-    errors += [f"{KEY}.{line}" for line in refused_method(method, 1)]
+    # The script may make several steps of a rollout, but where a threshold is of the step.
+    always = refused_method(method, 1 if method.threshold_is_of_the_step else 2)
+    errors += [f"{KEY}.{line}" for line in always]
+    warnings = [f"{KEY}.{line}" for line in refused_method(method, 1) if line not in always]
     for key, value in (CALLED | IN_A_SCRIPT).items():
         if key not in values or (key == "loss_type" and values[key] != value):
             remedy = [value] if key == "rollout_sample_hook_path" else value  # slime has a list of them
@@ -122,7 +125,7 @@ def plugin_findings(file: Path, flags: Iterable[str]) -> Iterator[Finding]:
         if key in values and made not in values:
             remedy = "give both here, or both in the script"
             errors.append(f"{key} is set and {made} is not, which slime has made before it reads this: {remedy}")
-    names, warnings = [KEY, *(flag.removeprefix("--").replace("-", "_") for flag in flags)], []
+    names = [KEY, *(flag.removeprefix("--").replace("-", "_") for flag in flags)]
     for key in (key for key in map(str, values) if key not in names):
         close = difflib.get_close_matches(key, names, n=1, cutoff=0.8)
         if close and close[0] not in (f"no_{key}", f"disable_{key}"):  # flags that set this argument to false

@@ -63,11 +63,18 @@ def test_faults_of_a_file_are_told_with_their_remedy(tmp_path, change, says):
     assert re.search(says, fault.detail), fault.detail
 
 
-def test_a_misspelt_key_is_doubted_and_an_own_one_is_not(tmp_path):
+@pytest.mark.parametrize(
+    ("method", "more", "says"),
+    [
+        ("sat-gspo", "eps_clp: 0.1\n", "^eps_clp is no flag of slime's.*did you mean eps_clip[?]$"),
+        ("{base: gspo, sat: {scope: microbatch}, denominator: trainer}", "", "one optimizer step .* identically 1"),
+    ],
+)
+def test_a_misspelt_key_and_one_step_without_a_ratio_are_doubted_and_an_own_key_is_not(tmp_path, method, more, says):
     own = "eps_clip: 0.1\neps_clip_high: 0.1\ngradient_accumulation_fusion: false\nmy_reward_scale: 2\n"
-    doubted, sound = findings(tmp_path, plugin_file("sat-gspo") + own + "eps_clp: 0.1\n")
-    assert doubted.mark == "WARN" and doubted.detail.startswith("eps_clp is no flag of slime's"), doubted
-    assert doubted.detail.endswith("did you mean eps_clip?") and sound.mark == "OK"
+    text = plugin_file("sat-gspo").replace(": sat-gspo ", f": {method} ")
+    doubted, sound = findings(tmp_path, text + own + more)
+    assert (doubted.mark, sound.mark) == ("WARN", "OK") and re.search(says, doubted.detail), doubted
 
 
 def test_a_file_of_a_run_is_none_of_these(tmp_path):
