@@ -27,7 +27,7 @@ from sat_slime.plugin.compat import probe_slime
 from sat_slime.runs.proxies import own_address
 
 TIMEOUT_S = 300.0
-"""Seconds in which every node of a fresh cluster may import torch, Megatron and SGLang."""
+"""Seconds for the whole check; a node of a fresh cluster may import torch, Megatron and SGLang in half of them."""
 ANSWER = "SAT_SLIME_PROBE "
 SIOCGIFADDR = 0x8915
 """Linux's request for the IPv4 address of an interface."""
