@@ -20,7 +20,6 @@ from sat_slime.config import ConfigError, LabConfig, config_errors, config_warni
 from sat_slime.config.disk import checksum_faults, in_words
 from sat_slime.config.finding import Finding, fail, ok, settings_findings
 from sat_slime.config.jsonl import number, read_rows, write_atomically
-from sat_slime.config.rules import responses_per_iteration
 from sat_slime.lab import checkpoint
 from sat_slime.lab.checkpoint import Checkpoint
 from sat_slime.launch.job_files import Tail
@@ -51,8 +50,7 @@ def plan_lab_run(config: LabConfig, file: Path, folder: Path | None, resume: boo
 def describe(plan: LabPlan) -> str:
     """Return the resolved settings and what would be started."""
     config, train, rollout = plan.config, plan.config.train, plan.config.rollout
-    responses = responses_per_iteration(config)
-    longest = config.task.prompt_tokens + rollout.max_response_tokens
+    responses, longest = rollout.responses_per_iteration, config.task.prompt_tokens + rollout.max_response_tokens
     lines = [
         f"method      {any_run.method_and_order(config)}",
         f"trainer     {train.dtype}",

@@ -22,7 +22,7 @@ from sat_slime.objective import Method, check_method
 MIN_PROBLEMS = 500
 """Fewer problems than this are soon all seen, whatever the evaluation takes."""
 Lines = dict[str, object]
-"""Lines, each with whether it is told."""
+"""Lines, each with whether it is told. All are made, told or not, so that what stands in one may not fail."""
 
 
 def _told(*parts: Lines) -> Iterator[str]:
@@ -93,9 +93,9 @@ def _unread(method: Method, pipeline: PipelineConfig) -> Lines:
 
 def config_errors(config: LabConfig) -> list[str]:
     """Return everything for which the run would fail or be meaningless; empty when it can start."""
-    method, steps = build_method(config.method), config.pipeline.optimizer_steps_per_rollout
-    product, responses = "rollout.prompts_per_iteration x rollout.samples_per_prompt", responses_per_iteration(config)
-    batch = _batch(product, responses, {"pipeline.optimizer_steps_per_rollout": steps})
+    method, product = build_method(config.method), "rollout.prompts_per_iteration x rollout.samples_per_prompt"
+    parts = {"pipeline.optimizer_steps_per_rollout": config.pipeline.optimizer_steps_per_rollout}
+    batch = _batch(product, config.rollout.responses_per_iteration, parts)
     order = _order(config.pipeline) | _streaming(config)
     faults = _told(_lab_method(config, method), _model(config), _task(config), batch, order)
     return [*faults, *unused_settings(config.method)]
@@ -111,10 +111,6 @@ def config_warnings(config: LabConfig) -> list[str]:
     }
     coarse = _coarse_quantile(method, full, f"train.tokens_per_microbatch {bound}")
     return [*_told(_unread(method, config.pipeline), coarse, inexact)]
-
-
-def responses_per_iteration(config: LabConfig) -> int:
-    return config.rollout.prompts_per_iteration * config.rollout.samples_per_prompt
 
 
 def _lab_method(config: LabConfig, method: Method) -> Lines:

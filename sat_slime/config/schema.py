@@ -197,6 +197,10 @@ class RolloutConfig(Section):
     request_timeout_s: Annotated[PositiveFloat, MAY_CHANGE_ON_RESUME] = 120.0
     """Seconds for the answer to a request before the server counts as hung, which ends the run."""
 
+    @property
+    def responses_per_iteration(self) -> int:
+        return self.prompts_per_iteration * self.samples_per_prompt
+
 
 class TrainConfig(Section):
     """The trainer on megatron-core, one process."""

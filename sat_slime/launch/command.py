@@ -78,9 +78,8 @@ class Argument(NamedTuple):
         return [f"--{self.name}", *(str(value) for value in values)]
 
 
-def slime_command(config: SlimeConfig, run_dir: Path | None = None) -> SlimeCommand:
-    """Return the command of a run, for where slime is installed. run_dir: its folder; default: run_folder(config)."""
-    run_dir = run_dir or run_folder(config)
+def slime_command(config: SlimeConfig, run_dir: Path) -> SlimeCommand:
+    """Return the command of a run, for where slime is installed. run_dir: its folder."""
     words = [word for argument in slime_arguments(config, run_dir) for word in argument.words()]
     files = {str(plugin_file(run_dir)): plugin_settings_text(config, run_dir)}
     return SlimeCommand(["python3", "-m", DRIVER, *words], environment(config, run_dir), files)
@@ -166,8 +165,6 @@ def slime_arguments(config: SlimeConfig, run_dir: Path) -> list[Argument]:
     return [*ours, *(Argument(name, value, f"slime.{name}") for name, value in sent.items())]
 
 
-Part = Iterator[tuple[str, Any, str]]
-"""Flags, each with its value and the setting that it comes from."""
 OF_CHECKPOINTS: tuple[str, ...] = ("save", "load", "save-interval", "no-save-optim")
 OF_EVALUATION = (
     *("eval-interval", "eval-prompt-data", "n-samples-per-eval-prompt", "eval-max-response-len"),
@@ -192,8 +189,8 @@ def _following(config: SlimeConfig, run_dir: Path) -> dict[str, Any]:
     return flags | small_flags(config) if is_small(config) else flags
 
 
-def _ours(config: SlimeConfig, run_dir: Path) -> Part:
-    """Yield the flags of our own settings, with those that are false or unset."""
+def _ours(config: SlimeConfig, run_dir: Path) -> Iterator[tuple[str, Any, str]]:
+    """Yield the flags of our own settings as of Argument, with those that are false or unset."""
     method, loss, pipeline, clip = build_method(config.method), config.loss, config.pipeline, config.method.clip
     steps = pipeline.optimizer_steps_per_rollout
     yield "num-gpus-per-node", config.cluster.gpus_per_node, "cluster.gpus_per_node"

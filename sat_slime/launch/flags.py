@@ -40,12 +40,11 @@ from sat_slime.launch.command import (
     slime_arguments,
 )
 from sat_slime.launch.hf_checkpoint import hf_findings
+from sat_slime.launch.small_run import PACKAGE
 
 RECORDED = Path(__file__).with_name("slime_flags.json")
 TIMEOUT_S = 200
 """Seconds that slime's parser may take: it imports torch, SGLang and Megatron."""
-PACKAGE = Path(__file__).parents[2]
-"""The folder that holds this package."""
 SAYS_WHAT_IS_WRONG = ("AssertionError", "ValueError", "SystemExit", "FileNotFoundError")
 """Exceptions whose message says what is wrong without their name."""
 MOST_KEYS, MOST_CHARACTERS = 4, 30
@@ -167,7 +166,7 @@ def ask_slime(config: SlimeConfig, run_dir: Path) -> Slime:
     if not (is_checkout or slime_is_installed()):
         return recorded()
     arguments, env = slime_arguments(config, run_dir), environment(config, run_dir)
-    folders = (env["PYTHONPATH"], os.environ.get("PYTHONPATH", ""), str(PACKAGE))
+    folders = (env["PYTHONPATH"], os.environ.get("PYTHONPATH", ""), str(PACKAGE.parent))
     with tempfile.TemporaryDirectory() as scratch:
         file = Path(scratch) / "answer.json"
         try:

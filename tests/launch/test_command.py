@@ -163,7 +163,7 @@ def test_every_method_that_slime_runs_has_a_sound_command(tmp_path, method):
     top_p = ["slime.rollout-top-p=0.95"] if "topp" in method else []
     config = paper(tmp_path, *top_p, method=method)
     assert [line for line in slime_config_errors(config) if line.startswith(("method", "hooks", "rollout"))] == []
-    sent = slime_command(config)
+    sent = slime_command(config, tmp_path)
     assert flag_errors(config) == []
     settings = PluginConfig.model_validate(yaml.safe_load(next(iter(sent.files.values())))["sat_slime"])
     assert build_method(settings.method) == build_method(config.method)

@@ -44,7 +44,7 @@ def machine(monkeypatch):
 def test_in_slimes_image_nothing_is_replaced_and_elsewhere_flags_make_up_for_it(file, lacks, version, machine):
     machine(lacks)
     config = load_config(file)
-    sent = slime_command(config)
+    sent = slime_command(config, Path("/run"))
     assert slime_config_errors(config) == [] == flag_errors(config, recorded(version))
     bare = bool(lacks)
     assert ("--transformer-impl" in sent.command) == ("--no-gradient-accumulation-fusion" in sent.command) == bare
@@ -57,7 +57,7 @@ def test_in_slimes_image_nothing_is_replaced_and_elsewhere_flags_make_up_for_it(
 def test_every_python_of_the_job_begins_with_our_sitecustomize():
     folders = ("cluster.slime_dir=/slime", "cluster.megatron_dir=/megatron", "cluster.python_path=[/more]")
     for file in (SMALL, LAPTOP):
-        first, *others = slime_command(load_config(file, folders)).env["PYTHONPATH"].split(os.pathsep)
+        first, *others = slime_command(load_config(file, folders), Path("/run")).env["PYTHONPATH"].split(os.pathsep)
         assert first == str(SITE) and (SITE / "sitecustomize.py").is_file()
         # Another megatron-core may be installed beside this package, and must not win.
         assert others == ["/more", "/megatron", "/slime", str(PACKAGE.parent)]
@@ -91,7 +91,7 @@ def test_what_such_a_run_cannot_have_is_refused(key):
 def test_an_engine_of_two_ranks_has_all_cores_for_each():
     """SGLang wants a NUMA node for each rank where nothing says otherwise."""
     config = load_config(LAPTOP, ["slime.rollout-num-gpus=2", "slime.rollout-num-gpus-per-engine=2"])
-    first, second = slime_command(config).env["SGLANG_CPU_OMP_THREADS_BIND"].split("|")
+    first, second = slime_command(config, Path("/run")).env["SGLANG_CPU_OMP_THREADS_BIND"].split("|")
     assert first == second == f"0-{os.cpu_count() - 1}"
     assert ray_options(config)["gpus"] == config.train.world_size + 2
 
@@ -118,7 +118,7 @@ def test_one_gpu_is_shared_the_one_that_is_there_or_named(gpus, named, card, mac
     if card is None:
         assert failed and "set CUDA_VISIBLE_DEVICES to the number" in failed[0]
     else:
-        assert failed == [] and slime_command(load_config(SMALL)).env["SAT_SLIME_CARD"] == card
+        assert failed == [] and slime_command(load_config(SMALL), Path("/run")).env["SAT_SLIME_CARD"] == card
 
 
 def test_what_is_replaced_is_told_and_a_family_without_layers_refused(machine):
