@@ -313,6 +313,7 @@ def _layout(config: SlimeConfig) -> Lines:
         ("expert-, expert-tensor- and pipeline-parallel size", of_experts, "GPUs that train", train.world_size),
     )
     engine, first, per_node = f"{of_an_engine} is {per_engine}", train.world_size, train.gpus_per_node
+    layers, described = config.model.layers, len(config.model.moe_layers)
     is_whole = rollout.gpus % per_engine == 0
     is_cut = is_whole and not _engines_fit_nodes(first, rollout.gpus, per_engine, node)
     parts = {
@@ -334,6 +335,8 @@ def _layout(config: SlimeConfig) -> Lines:
             for what, number, of, whole in cuts[: 3 if is_moe else 2]
         },
         f"{size} is {tensor}, with {kv_heads} key-value heads: choose a divisor of those": is_uneven,
+        f"slime.moe-layer-freq is {config.slime.get('moe-layer-freq')}, of {described} layers, and slime.num-layers "
+        f"{layers}: give it a number for each layer": layers and described != layers,
         f"slime.actor-num-gpus-per-node is {per_node}, and cluster.gpus_per_node {node}: it must be at most "
         "that": per_node > node,
         f"slime.actor-num-nodes is {train.nodes} with {per_node} of {node} GPUs on each, but slime fills a node before "

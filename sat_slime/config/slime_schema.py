@@ -162,6 +162,21 @@ class SlimeModelConfig(View):
         return self.experts > 0
 
     @property
+    def moe_layers(self) -> list[bool]:
+        """For each layer whether it has experts: Megatron's --moe-layer-freq, a number n (every n-th layer, from the
+        first), a list, or a sum of them such as `[0]*1+[1]*45` or `([1]*3+[0]*2)*9`."""
+        if not self.is_moe:
+            return [False] * self.layers
+        frequency = str(self.architecture.get("moe-layer-freq", 1)).strip()
+        if frequency.isdigit():
+            return [index % max(int(frequency), 1) == 0 for index in range(self.layers)]
+        while repeated := re.search(r"\(([^()]*)\)(?:\s*\*\s*(\d+))?", frequency):
+            frequency = frequency.replace(repeated[0], "+".join([repeated[1]] * int(repeated[2] or 1)))
+        parts = re.findall(r"\[([\d,\s]*)\](?:\s*\*\s*(\d+))?", frequency)
+        layers = [digit != "0" for inner, times in parts for digit in re.findall(r"\d", inner) * int(times or 1)]
+        return layers or [True] * self.layers
+
+    @property
     def resolved_family(self) -> ModelFamily | None:
         """The family, also where it is unset; None where nothing tells it."""
         return FAMILIES[self.family] if self.family else family_by_flags(self.flags)

@@ -11,7 +11,6 @@ from __future__ import annotations
 import contextlib
 import math
 import os
-import re
 import subprocess
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -66,7 +65,7 @@ def parameters(model: SlimeModelConfig, active: bool = False) -> int:
     active: of the experts only those that a token is sent to."""
     if not (model.layers and model.hidden_size) or any(map(model.flags.get, ATTENTION)):
         return 0
-    dense, experts = elements(model, moe_layers(model))
+    dense, experts = elements(model, model.moe_layers)
     return dense + (experts * model.experts_per_token // model.experts if active and experts else experts)
 
 
@@ -82,21 +81,6 @@ def padded_vocabulary(model: SlimeModelConfig, tensor: int) -> int:
     return -(-model.vocab_size // multiple) * multiple
 
 
-def moe_layers(model: SlimeModelConfig) -> list[bool]:
-    """Return for each layer whether it has experts: Megatron's --moe-layer-freq, a number n (every n-th layer, from the
-    first), a list, or a sum of them such as `[0]*1+[1]*45` or `([1]*3+[0]*2)*9`."""
-    if not model.is_moe:
-        return [False] * model.layers
-    frequency = str(model.architecture.get("moe-layer-freq", 1)).strip()
-    if frequency.isdigit():
-        return [index % max(int(frequency), 1) == 0 for index in range(model.layers)]
-    while repeated := re.search(r"\(([^()]*)\)(?:\s*\*\s*(\d+))?", frequency):
-        frequency = frequency.replace(repeated[0], "+".join([repeated[1]] * int(repeated[2] or 1)))
-    parts = re.findall(r"\[([\d,\s]*)\](?:\s*\*\s*(\d+))?", frequency)
-    layers = [digit != "0" for inner, times in parts for digit in re.findall(r"\d", inner) * int(times or 1)]
-    return layers or [True] * model.layers
-
-
 class Stage(NamedTuple):
     """What a training rank holds of the model, by its stage of the pipeline."""
 
@@ -109,7 +93,7 @@ class Stage(NamedTuple):
 
 
 def stages_of(config: SlimeConfig) -> list[Stage]:
-    train, layers, stages = config.train, moe_layers(config.model), []
+    train, layers, stages = config.train, config.model.moe_layers, []
     tensor, count, cut = train.tensor_parallel, train.pipeline_parallel, train.expert_tensor_parallel
     cut *= train.expert_parallel
     for stage in range(count):
@@ -221,7 +205,7 @@ def engine_need(config: SlimeConfig) -> Need:
     of_a_token = BF16 * 2 * model.layers / rollout.stages * heads * model.head_dim
     cut = rollout.gpus_per_head * rollout.stages, rollout.gpus_per_engine
     embeddings = sum(elements(model, [], *cut))
-    layers = sum(elements(model, moe_layers(model), *cut)) - embeddings
+    layers = sum(elements(model, model.moe_layers, *cut)) - embeddings
     weights = BF16 * embeddings + checkpoint_bits(model.hf_checkpoint) / 8 * layers
     return {"weights": weights, "KV of the longest response": longest_sample(config, PROMPT_TOKENS) * of_a_token}
 

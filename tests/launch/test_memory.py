@@ -57,7 +57,7 @@ def test_ranks_hold_the_model_together(file, more):
     stages = memory.stages_of(thin)
     tied = not thin.model.architecture.get("untie-embeddings-and-output-weights")
     twice = memory.padded_vocabulary(thin.model, 1) * thin.model.hidden_size if tied else 0
-    experts = memory.parameters(thin.model) - memory.elements(thin.model, memory.moe_layers(thin.model))[0]
+    experts = memory.parameters(thin.model) - memory.elements(thin.model, thin.model.moe_layers)[0]
     others = experts - experts // thin.train.expert_parallel  # on ranks beside the first
     assert sum(own.elements for own in stages) == whole + twice - others
     # four ranks of each stage share its state
@@ -87,8 +87,8 @@ def test_models_have_the_parameters_of_their_checkpoints(file, published):
 )
 def test_layers_with_experts(frequency, layers):
     flags = {"num-layers": 4, "moe-layer-freq": frequency}
-    assert memory.moe_layers(SlimeModelConfig({**flags, "num-experts": 8})) == [one == "1" for one in layers]
-    assert memory.moe_layers(SlimeModelConfig(flags)) == [False] * 4
+    assert SlimeModelConfig({**flags, "num-experts": 8}).moe_layers == [one == "1" for one in layers]
+    assert SlimeModelConfig(flags).moe_layers == [False] * 4
 
 
 # ------------------------------------------------------------------------------------------------------------ bytes
