@@ -50,12 +50,10 @@ no-load-optim=true | slime.no-load-optim is true | new optimizer
 sglang-max-total-tokens=8192 | slime.sglang-max-total-tokens is 8192 | cut
 # sglang/srt/sampling/sampling_params.py:186
 rollout-top-k=0 | slime.rollout-top-k is 0 | set it to -1
-# sampling_params.py:186, evaluations
 eval-top-k=-2 | slime.eval-top-k is -2 | set it to -1
-num-layers=null | slime lacks num-layers
+num-layers=null hidden-size=null num-attention-heads=null | slime lacks num-layers, hidden-size, num-attention-heads:
 # sglang/srt/managers/schedule_batch.py:1315
 rollout-stop-token-ids=[151643,999999] | slime.rollout-stop-token-ids has 999999 | 151936 | set it to [151643]
-# slime/rollout/rm_hub/__init__.py:41
 # slime/rollout/rm_hub/math_dapo_utils.py:compute_score
 rm-type=dapo custom-rm-path=false | slime.rm-type is dapo | slime.reward-key to score
 reward-key=score custom-rm-path=sat_slime.plugin.reward.default | slime.reward-key is score | set it to null
@@ -85,7 +83,6 @@ num-layers=24 | slime.moe-layer-freq is [1]*48, of 48 layers, and slime.num-laye
 actor-num-nodes=2 | slime.actor-num-nodes is 2 with 4 of 8 | set slime.actor-num-gpus-per-node to 8
 actor-num-gpus-per-node=16 | slime.actor-num-gpus-per-node is 16 | cluster.gpus_per_node 8
 rollout-num-gpus-per-engine=8 | slime.rollout-num-gpus-per-engine is 8, which does not divide slime.rollout-num-gpus 4
-rollout-num-gpus=3 | slime.rollout-num-gpus-per-engine is 2 | rollout-num-gpus 3 | a divisor
 rollout-num-gpus=16 rollout-num-gpus-per-engine=8 | slime.rollout-num-gpus-per-engine is 8 | the first 4 GPUs \
     | end on another
 pipeline.optimizer_steps_per_rollout=3 | is 4096 responses | make it a multiple of 3
@@ -156,7 +153,6 @@ method=sat-gspo rollout-max-response-len=1000 rollout-max-prompt-len=1000
 TAKEN = """
 actor-num-gpus-per-node=8 actor-num-nodes=2 rollout-num-gpus=32
 actor-num-gpus-per-node=8 rollout-num-gpus=16 rollout-num-gpus-per-engine=16
-rollout-num-gpus-per-engine=1
 rollout-num-gpus-per-engine=4
 cluster.gpus_per_node=28 rollout-num-gpus=24 rollout-num-gpus-per-engine=24 sglang-dp-size=3
 expert-model-parallel-size=1 expert-tensor-parallel-size=4
@@ -212,11 +208,6 @@ def cases(judge, table):
 @pytest.mark.parametrize("method", [method.name for method in PAPER_METHODS])
 def test_the_papers_runs_can_start(method, lag):
     assert slime_config_errors(paper(f"pipeline.lag={lag}", method=method)) == []
-
-
-def test_a_model_without_an_architecture_says_so():
-    lines = slime_config_errors(load_config(CONFIGS / "slime" / "base.yaml"))
-    assert any("slime lacks num-layers, hidden-size, num-attention-heads" in line for line in lines)
 
 
 @pytest.mark.parametrize("value", [0, 0.0, "", False])

@@ -281,18 +281,6 @@ def test_a_disk_that_is_too_small(ready, tmp_path, monkeypatch, settings, mark, 
     assert resumed in found.detail
 
 
-@pytest.fixture
-def used(tmp_path):
-    """A folder with another run's checkpoint after 300 iterations, as a setting."""
-    folder = tmp_path / "shared"
-    saved = folder / "iter_0000299"
-    saved.mkdir(parents=True)
-    for name in ("__0_0.distcp", "metadata.json", ".metadata"):
-        (saved / name).write_text("{}")
-    (folder / "latest_checkpointed_iteration.txt").write_text("299")
-    return f"slime.save={folder}"
-
-
 @pytest.mark.parametrize(
     "settings, told",
     [
@@ -301,7 +289,13 @@ def used(tmp_path):
         (["slime.save-interval=0"], None),  # slime is given no folder
     ],
 )
-def test_another_runs_checkpoint_is_not_gone_on_from(ready, used, tmp_path, settings, told):
+def test_another_runs_checkpoint_is_not_gone_on_from(ready, tmp_path, settings, told):
+    saved = tmp_path / "shared" / "iter_0000299"  # after 300 iterations
+    saved.mkdir(parents=True)
+    for name in ("__0_0.distcp", "metadata.json", ".metadata"):
+        (saved / name).write_text("{}")
+    (saved.parent / "latest_checkpointed_iteration.txt").write_text("299")
+    used = f"slime.save={saved.parent}"
     config, run = dense(*ready, used, *settings), tmp_path / "runs" / "run"
     lines = failed(machine_findings(config, run))
     assert [told in line and line.startswith("checkpoints: ") for line in lines] == [True] * (told is not None), lines

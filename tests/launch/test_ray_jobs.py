@@ -35,17 +35,12 @@ def test_which_address(no_addresses, monkeypatch):
     assert given_address(None, None) is None
 
 
-@pytest.fixture
-def closed_port():
+@pytest.mark.parametrize("form", ["http://127.0.0.1:{}", "127.0.0.1:{}"])
+def test_nothing_there(no_addresses, form):
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))  # bound but not listening: nobody else gets the port, and it answers nobody
-        yield taken.getsockname()[1]
-
-
-@pytest.mark.parametrize("form", ["http://127.0.0.1:{}", "127.0.0.1:{}"])
-def test_nothing_there(no_addresses, closed_port, form):
-    with pytest.raises(NoAnswer, match=r"no Ray answers at .*: start one .*--address.*--start-ray"):
-        JobServer(form.format(closed_port))
+        with pytest.raises(NoAnswer, match=r"no Ray answers at .*: start one .*--address.*--start-ray"):
+            JobServer(form.format(taken.getsockname()[1]))
 
 
 def test_only_a_cluster_that_says_so_does_not_know_a_job():
