@@ -47,6 +47,8 @@ LocalPath = Annotated[Folder, AfterValidator(_as_absolute)]
 """An absolute path; `~` is the home, and a relative one is in the working directory, of who reads the settings."""
 
 Nucleus = Annotated[float, Field(gt=0, le=1)]
+Layers = Annotated[int, Field(gt=0, le=10_000)]
+"""A number of layers, or of stages, each of which a plan counts by itself."""
 
 DEFAULTS: dict[str, FlagValue] = plain_values(Path(__file__).parents[1] / "configs" / "slime" / "base.yaml")["slime"]
 """Flags that a run has where its file gives no other value, as in slime's own scripts; false leaves one out. Without
@@ -129,7 +131,7 @@ class SlimeModelConfig(View):
 
     hf_checkpoint = Flag[str | None]("hf-checkpoint", LocalPath, None)
     megatron_checkpoint = Flag[str | None]("ref-load", LocalPath, None)
-    layers = Flag("num-layers", PositiveInt, 0)
+    layers = Flag("num-layers", Layers, 0)
     hidden_size = Flag("hidden-size", PositiveInt, 0)
     ffn_size = Flag("ffn-hidden-size", PositiveInt, 0)  # of a dense layer
     attention_heads = Flag("num-attention-heads", PositiveInt, 0)
@@ -248,7 +250,7 @@ class TrainView(View):
     nodes = Flag("actor-num-nodes", PositiveInt, 1)
     gpus_per_node = Flag("actor-num-gpus-per-node", PositiveInt, 8)
     tensor_parallel = Flag("tensor-model-parallel-size", PositiveInt, 1)
-    pipeline_parallel = Flag("pipeline-model-parallel-size", PositiveInt, 1)
+    pipeline_parallel = Flag("pipeline-model-parallel-size", Layers, 1)
     context_parallel = Flag("context-parallel-size", PositiveInt, 1)
     expert_parallel = Flag("expert-model-parallel-size", PositiveInt, 1)
     of_experts = Flag("expert-tensor-parallel-size", PositiveInt, 0)
