@@ -40,7 +40,8 @@ _PLAIN = {"rewards": "reward/mean"} | {own.partition("/")[2]: ours for own, ours
 """The same without slime's prefix. Older versions of slime log `rewards` and not `raw_reward`."""
 STEPS_OF_LINES = {"step": "train/step", "rollout": "rollout/step", "eval": "eval/step"}
 STEPS_OF_LINES |= dict.fromkeys(("perf", "multi_turn", "passrate"), "rollout/step")
-"""The kinds of lines of metrics in slime's log, and what their number is a step of."""
+"""The kinds of lines of metrics in slime's log, but for train also the prefixes of metrics: what their number is a step
+of."""
 STEP_KEYS = {*STEPS_OF_LINES.values()}
 
 
@@ -121,8 +122,7 @@ def event_rows(path: Path) -> Iterator[Row]:
         for value in event.summary.value:
             if value.WhichOneof("value") == "simple_value":
                 part = value.tag.partition("/")[0]
-                counter = f"{part}/step" if part in ("train", "eval") else "rollout/step"
-                yield {value.tag: value.simple_value, counter: event.step}
+                yield {value.tag: value.simple_value, STEPS_OF_LINES.get(part, f"{part}/step"): event.step}
 
 
 # slime logs Python dictionaries: `[2026-08-21 12:00:00] model.py:918 - step 3: {'train/loss': 0.1, 'train/x': nan}`.

@@ -5,6 +5,7 @@ import math
 from pathlib import Path
 
 import pytest
+from torch.utils.tensorboard import SummaryWriter
 
 from sat_slime.runs.folder import RunFolderError
 from sat_slime.runs.trackers import adopt, is_tracker, read_line, read_tracked, split_log
@@ -119,6 +120,15 @@ def test_several_optimizer_steps_per_rollout():
     assert split_log(row for row in rows if row.get("train/step", 0) < 4)[1][0]["step"] == 4, "a rollout ahead"
     rows = [{f"{of}/step": step} for of, count in (("train", 40), ("rollout", 39)) for step in range(count)]
     assert len(split_log(rows)[0]) == 40, "a trainer ahead"
+
+
+def test_an_evaluation_over_the_step_of_its_weights_is_of_no_rollout(tmp_path):
+    with SummaryWriter(tmp_path) as writer:
+        for step in range(4):
+            writer.add_scalar("train/loss", 1.0, step)
+            writer.add_scalar("rollout/raw_reward", step // 2, step // 2)
+        writer.add_scalar("eval_at_weights/m", 0.5, 4)
+    assert read_tracked([tmp_path]).metrics["reward/mean"].tolist() == [0, 0, 1, 1]
 
 
 def test_an_evaluation_before_training_is_of_step_0_and_those_told_before_it_from_another_file_have_their_steps():
