@@ -189,6 +189,8 @@ def split_log(rows: Iterable[Mapping[str, Any]]) -> tuple[list[Row], list[Row]]:
     steps, evals = dict[int, Row](), dict[int, Row]()
     names = (key for row in rows if _is_step(row, "eval/step") for key in row if key.startswith("eval/"))
     dataset = next((key for key in names if key != "eval/step" and _is_dataset(key)), None)
+    evaluated = [row["eval/step"] for row in rows if _is_step(row, "eval/step") and row.get(str(dataset)) is not None]
+    each_rollout, twice = {1, 2} <= {*evaluated}, evaluated.count(0) > 1
     trained = False
     for row in rows:
         if _is_step(row, "train/step"):
@@ -203,6 +205,8 @@ def split_log(rows: Iterable[Mapping[str, Any]]) -> tuple[list[Row], list[Row]]:
             own = {"accuracy": row.get(str(dataset)), "weights_step": row.get(f"{dataset}-weights_step")}
             if measured := {name: value for name, value in own.items() if value is not None}:  # an event tells one
                 before = not trained and row["eval/step"] == 0  # exports by file tell the evaluations first
+                if each_rollout:  # that after the first one has the number 0 too
+                    before = before and twice and not measured.keys() & evals.get(0, {}).keys()
                 step = 0 if before else (int(row["eval/step"]) + 1) * per_rollout
                 evals.setdefault(step, {"step": step, "dataset": str(dataset).removeprefix("eval/")}).update(measured)
     return [steps[step] for step in sorted(steps)], [evals[step] for step in sorted(evals) if "accuracy" in evals[step]]

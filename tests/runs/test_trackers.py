@@ -137,6 +137,10 @@ def test_an_evaluation_before_training_is_of_step_0_and_those_told_before_it_fro
     rows = [{"eval/step": step, "eval/m": 0.1} for step in (0, 2, 4)]
     rows += [{"train/step": step, "train/loss": 1.0} for step in range(5)]
     assert [row["step"] for row in split_log(rows)[1]] == [0, 3, 5]
+    rows = [{"eval/step": step, "eval/m": told / 10} for told, step in enumerate((0, 0, 1, 2))]  # after each rollout
+    rows += [{"train/step": step, "train/loss": 1.0} for step in range(3)]
+    assert [(row["step"], row["accuracy"]) for row in split_log(rows)[1]] == [(0, 0.0), (1, 0.1), (2, 0.2), (3, 0.3)]
+    assert [row["step"] for row in split_log(rows[1:])[1]] == [1, 2, 3], "none before training"
 
 
 def test_what_a_resumed_job_tells_again_counts_once_and_as_it_was_told_last():
