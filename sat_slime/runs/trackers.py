@@ -47,22 +47,25 @@ STEP_KEYS = {*STEPS_OF_LINES.values()}
 
 def read_tracked(paths: Sequence[Path]) -> RunData:
     """Return one run by our names, from files and folders of its trackers, whose rows are put together by their steps.
-    A metrics.jsonl of ours, or its folder, given alone, is taken as it is, with eval.jsonl and config.yaml beside it.
-    Raises RunFolderError where a path is not there or of another kind, or nothing in it is a metric of slime."""
-    if len(paths) == 1 and RunFolder(paths[0]).is_readable():
-        paths = [RunFolder(paths[0]).metrics]
-    if len(paths) == 1 and paths[0].suffix == ".jsonl" and paths[0].is_file():
-        own = read_rows(paths[0])
-        if any("step" in row for row in own) and not any(key in row for row in own for key in STEP_KEYS):
-            beside = RunFolder(paths[0].parent)
-            return run_data([*map(adopt, own)], read_rows(beside.eval), read_settings(beside))
-    rows: list[Row] = []
+    A metrics.jsonl of ours, or its folder, is taken as it is, with eval.jsonl and config.yaml beside it. Raises
+    RunFolderError where a path is not there or of another kind, or nothing in it is a metric of slime, and where one of
+    ours is not given alone."""
+    files: list[list[Row]] = []
     for path in paths:
-        kind = _kind(path)
+        file = RunFolder(path).metrics if RunFolder(path).is_readable() else path
+        kind = _kind(file)
         if kind is None:
-            raise RunFolderError(f"{path}: {what_it_is(path)}. What can be read is {READABLE}")
-        rows += kind(path)
-    metrics, evals = split_log(rows)
+            raise RunFolderError(f"{file}: {what_it_is(file)}. What can be read is {READABLE}")
+        rows = [*kind(file)]
+        if any("step" in row for row in rows) and not any(key in row for row in rows for key in STEP_KEYS):
+            if len(paths) > 1:
+                raise RunFolderError(f"{path} holds a run's rows by our names: give it alone, or with dumps")
+            beside = RunFolder(file.parent)
+            return run_data([*map(adopt, rows)], read_rows(beside.eval), read_settings(beside))
+        files.append(rows)
+    # what was evaluated before training is seen by the order within a file alone: without training it comes first
+    files.sort(key=lambda rows: any(_is_step(row, "train/step") for row in rows))
+    metrics, evals = split_log(row for rows in files for row in rows)
     if not metrics and not evals:
         raise RunFolderError(
             f"{paths[0]} holds no metric of slime: none starts with train/, rollout/ or eval/ and has a step"

@@ -38,9 +38,10 @@ def test_recorded_trackers_of_slime(path):
 def test_several_files_of_one_run_are_put_together(tmp_path):
     train, rollout = tmp_path / "train.jsonl", tmp_path / "rollout.jsonl"
     train.write_text(json.dumps({"train/step": 0, "train/kl_loss": 0.5}) + "\n")
-    rollout.write_text(json.dumps({"rollout/step": 0, "rollout/raw_reward": 1.0, "_step": 7}) + "\n")
-    metrics = read_tracked([train, rollout]).metrics
-    assert (metrics["loss/kl"], metrics["reward/mean"]) == ([0.5], [1.0])
+    rollout.write_text('{"rollout/step": 0, "rollout/raw_reward": 1.0, "_step": 7}\n{"eval/step": 0, "eval/m": 0.1}\n')
+    for run in (read_tracked([train, rollout]), read_tracked([rollout, train])):
+        assert (run.metrics["loss/kl"], run.metrics["reward/mean"]) == ([0.5], [1.0])
+        assert run.evals["step"] == [0], "an evaluation before training, whichever file is the first"
 
 
 def test_rows_by_our_names_are_taken_as_they_are(tmp_path):
@@ -49,6 +50,8 @@ def test_rows_by_our_names_are_taken_as_they_are(tmp_path):
     (tmp_path / "eval.jsonl").write_text('{"step": 1, "accuracy": 0.5}\n')
     run = read_tracked([path])
     assert (run.metrics, run.evals) == ({"step": [1], "mismatch/d_pi": [0.5]}, {"step": [1], "accuracy": [0.5]})
+    with pytest.raises(RunFolderError, match=r"metrics\.jsonl holds a run's rows by our names: give it alone"):
+        read_tracked([RECORDED / "events", path])
 
 
 @pytest.mark.parametrize(
