@@ -306,7 +306,8 @@ TITLES = {
 
 def figures(data: RunData, config: Mapping[str, Any] | None = None) -> list[Section]:
     """Return the sections of charts that there is data for. config: the run's settings, which tell its base radii."""
-    radii = sorted(v for v in section(section(config or {}, "method"), "clip").values() if isinstance(v, float))
+    clip = section(section(config or {}, "method"), "clip")
+    radii = sorted(value for key, value in clip.items() if key != "dual" and isinstance(value, float))
     shown = []
     for name, (heading, note, panels) in FIGURES.items():
         charts = [*accuracy_chart(data), *mismatch_chart(data)] if name == "overview" else []

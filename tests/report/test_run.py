@@ -46,8 +46,10 @@ def test_the_answer_comes_first_then_one_chart_then_all_else(tmp_path, pictures)
 
 def test_every_panel_is_drawn_from_its_metrics_averaged_over_whole_cycles(tmp_path):
     run = load_run(write_run(tmp_path / "run", 200))
-    drawn = {chart.name for section in figures(run.data, run.config) for chart in section.charts}
-    assert {"accuracy", "d_pi", "reward_1", "mismatch_1", "trust_region_1", "time_1"} <= drawn
+    run.config["method"]["clip"] = {"eps_low": 0.2, "eps_high": 0.28, "dual": 3.0}
+    drawn = {chart.name: chart for section in figures(run.data, run.config) for chart in section.charts}
+    assert {"accuracy", "d_pi", "reward_1", "mismatch_1", "trust_region_1", "time_1"} <= drawn.keys()
+    assert re.findall(r'"datum": ([\d.]+)', json.dumps(drawn["trust_region_1"].spec())) == ["0.2", "0.28"], "its base's"
     (panel,) = (panel for panel in FIGURES["trust_region"][2] if "sat/gate_rate" in panel.metrics)
     (chart,) = panel_chart(run.data, panel, "x")
     frame = chart.frame[chart.frame["line"] == "sat/gate_rate"].reset_index()
