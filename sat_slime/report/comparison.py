@@ -188,8 +188,9 @@ def _told_apart(differences: pd.DataFrame) -> Iterator[str]:
 def limits(collection: Collection) -> Iterator[str]:
     """Say what a reader must not take from the page, a sentence or two each."""
     configs, most = [run.config for run in collection.runs if run.config], seeds_of(collection)[1]
-    if not configs:
-        yield "The runs come without their settings: model, task and budget are not known here."
+    unknown = len(collection.runs) - len(configs)
+    if unknown:
+        yield f"The settings of {count_of(unknown, 'run')} are not known here: model, task and budget."
     if any(config.get("runtime") == "lab" for config in configs):
         yield "What happens at this size need not happen at that of a large model."
         warmups = {str(section(config, "warmup").get("seed")) for config in configs}
@@ -217,7 +218,7 @@ def limits(collection: Collection) -> Iterator[str]:
     for key, values in differing.items():
         counts = ", ".join(f"{value} ({count_of(count, 'run')})" for value, count in values.items())
         yield f"Not the same in all runs, beside method, lag and seed: {key}: {counts}."
-    if not differing and configs:
+    if not differing and configs and not unknown:
         yield "Apart from method, lag and seed all runs have the same settings: no method's were tuned for it."
     there = {(run.method, run.lag) for run in collection.runs if run.counts}
     absent = [f"{label_of(name)} at lag {lag}" for name, lag in MAIN_TABLE if (name, lag) not in there]

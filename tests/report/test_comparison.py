@@ -61,8 +61,10 @@ def test_files_of_slimes_metrics_without_any_run_folder(tmp_path):
     names = ("gspo-lag8-seed1", "sat-gspo-lag8-seed1", "another run")
     paths = [write_slime_log(tmp_path / f"{name}.jsonl", seed) for seed, name in enumerate(names)]
     text = write_comparison(paths, tmp_path / "out").read_text()
-    for part in ("ours, model not stated, 1 seed", "The runs come without their settings", "another run"):
+    for part in ("ours, model not stated, 1 seed", "The settings of 3 runs are not known here", "another run"):
         assert part in text
+    told = list(limits(collect([*paths, write_cell(tmp_path / "ours", "grpo", 8, 2, 20)])))
+    assert "3 runs" in told[0] and not any("the same settings" in text for text in told)
     runs = {(run.method, run.lag, run.seed, run.counts) for run in collect(paths).runs}
     assert {("gspo", 8, 1, True), ("sat-gspo", 8, 1, True)} < runs
 
