@@ -257,7 +257,7 @@ def replay(
     usable, left_out = answerable(candidates, frozenset.intersection(*held) if every_dump and held else most)
     if not usable:
         usable, left_out = answerable(candidates, most)
-    if not usable:
+    if dumps and not usable:
         reason, (first, *_) = next(iter(left_out.items()))
         raise RunFolderError(f"none of the methods can be replayed: {first} {reason}")
     needed = frozenset[Column]().union(*(read_columns(candidate.method) for candidate in usable))

@@ -131,7 +131,7 @@ def test_what_holds_no_dump_is_refused(tmp_path):
         find_dumps([tmp_path])
     (tmp_path / "1.pt").write_bytes(b"")
     with pytest.raises(RunFolderError, match="nothing to replay"):
-        replay([tmp_path / "1.pt"], choose("gspo"))
+        replay([tmp_path / "1.pt"], choose("a3po"))
 
 
 def ones(n):
