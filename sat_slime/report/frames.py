@@ -23,7 +23,7 @@ from sat_slime.runs.folder import RunFolder, RunFolderError
 from sat_slime.runs.grid import Cell, GridFolder
 from sat_slime.runs.health import Collapse, judge
 from sat_slime.runs.reading import Run, RunData, has, load_run, row_faults, section
-from sat_slime.runs.trackers import READABLE, adopt, is_tracker, read_tracked, what_it_is
+from sat_slime.runs.trackers import READABLE, is_tracker, read_tracked, what_it_is
 
 NAMED_SETTINGS = 3
 """Settings that the name of a method tells, at most."""
@@ -212,7 +212,7 @@ def load_compared_run(path: Path) -> ComparedRun:
             f"{path} is no run, grid or file of metrics: {what_it_is(path)}. A run has config.yaml or metrics.jsonl, a "
             f"grid grid.yaml; of other runs {READABLE} can be read"
         )
-    config, metrics = run.config, adopt(run.data.metrics)
+    config, metrics = run.config, dict(run.data.metrics)
     if metrics:
         metrics["step"] = steps_of(run.data)
     match, method, pipeline = _NAME.match(name), section(config, "method"), section(config, "pipeline")

@@ -36,8 +36,6 @@ WANDB_SAYS = (
 )
 NAMES = {own: ours for own, ours in slime_names().items() if not own.startswith("perf/")}
 """slime's own metrics, and ours. What the plugin adds has our names after `train/`."""
-_PLAIN = {"rewards": "reward/mean"} | {own.partition("/")[2]: ours for own, ours in NAMES.items()}
-"""The same without slime's prefix. Older versions of slime log `rewards` and not `raw_reward`."""
 STEPS_OF_LINES = {"step": "train/step", "rollout": "rollout/step", "eval": "eval/step"}
 STEPS_OF_LINES |= dict.fromkeys(("perf", "multi_turn", "passrate"), "rollout/step")
 """The kinds of lines of metrics in slime's log, but for train also the prefixes of metrics: what their number is a step
@@ -61,7 +59,7 @@ def read_tracked(paths: Sequence[Path]) -> RunData:
             if len(paths) > 1:
                 raise RunFolderError(f"{path} holds a run's rows by our names: give it alone, or with dumps")
             beside = RunFolder(file.parent)
-            return run_data([*map(adopt, rows)], read_rows(beside.eval), read_settings(beside))
+            return run_data(rows, read_rows(beside.eval), read_settings(beside))
         files.append(rows)
     # what was evaluated before training is seen by the order within a file alone: without training it comes first
     files.sort(key=lambda rows: any(_is_step(row, "train/step") for row in rows))
@@ -70,7 +68,7 @@ def read_tracked(paths: Sequence[Path]) -> RunData:
         raise RunFolderError(
             f"{paths[0]} holds no metric of slime: none starts with train/, rollout/ or eval/ and has a step"
         )
-    return run_data([*map(adopt, metrics)], evals)
+    return run_data(metrics, evals)
 
 
 def is_tracker(path: Path) -> bool:
@@ -172,12 +170,6 @@ def log_rows(path: Path) -> Iterator[Row]:
         for text in file:
             if ": {" in text and (line := read_line(text)).kind in STEPS_OF_LINES and line.metrics:
                 yield {**line.metrics, STEPS_OF_LINES[line.kind]: line.number}
-
-
-def adopt(row: Mapping[str, Any]) -> Row:
-    """Return a row of a run folder, completed: a metric that it lacks by our name is taken from slime's own name for
-    it, which stands there without its prefix."""
-    return {ours: row[own] for own, ours in _PLAIN.items() if own in row} | dict(row)
 
 
 def split_log(rows: Iterable[Mapping[str, Any]]) -> tuple[list[Row], list[Row]]:

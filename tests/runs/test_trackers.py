@@ -8,7 +8,7 @@ import pytest
 from torch.utils.tensorboard import SummaryWriter
 
 from sat_slime.runs.folder import RunFolderError
-from sat_slime.runs.trackers import adopt, is_tracker, read_line, read_tracked, split_log
+from sat_slime.runs.trackers import is_tracker, read_line, read_tracked, split_log
 
 RECORDED = Path(__file__).parent / "recorded"
 
@@ -106,10 +106,9 @@ def test_phases_and_trouble():
     assert math.isnan(read_line("x.py:1 - step 0: {'train/a': nan}").metrics["train/a"])
 
 
-def test_slimes_own_names_stand_in_where_ours_are_missing():
-    row = adopt({"mismatch/d_pi": 0.1, "raw_reward": 0.5, "train_rollout_logprob_abs_diff": 9.0})
-    assert (row["mismatch/d_pi"], row["reward/mean"]) == (0.1, 0.5)
-    assert adopt({"train_rollout_logprob_abs_diff": 9.0})["mismatch/d_pi"] == 9
+def test_normalized_rewards_are_no_training_reward(tmp_path):
+    (tmp_path / "chart.jsonl").write_text('{"rollout/step": 0, "rollout/rewards": 1e-9}\n')
+    assert "reward/mean" not in read_tracked([tmp_path / "chart.jsonl"]).metrics
 
 
 def test_several_optimizer_steps_per_rollout():
