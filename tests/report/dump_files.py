@@ -52,7 +52,7 @@ def schedule(per_step):
 
 def format_2(columns, ranks, rollout_id=0):
     """What slime after 0.3.1 saves. ranks: (partition, responses per micro-batch and step) of each data-parallel
-    rank. Held against slime's own function in dumps/test_train_dump.py."""
+    rank. One that slime wrote is in recorded/."""
     shards, samples = [], []
     for rank, (partition, per_step) in enumerate(ranks):
         mine = part(columns, partition)

@@ -6,7 +6,6 @@ import yaml
 from synthetic import write_cell, write_grid
 
 from sat_slime.config import GridConfig, load_config
-from sat_slime.config.jsonl import to_json
 from sat_slime.report.comparison import write_comparison
 from sat_slime.report.frames import (
     ComparedRun,
@@ -14,7 +13,6 @@ from sat_slime.report.frames import (
     curve,
     differing_settings,
     load_compared_run,
-    scores,
     seed_curve,
 )
 from sat_slime.report.methods import label_of, pairs_without
@@ -183,13 +181,3 @@ def test_settings_of_a_base_that_is_not_ours_are_those_of_its_runs_alone():
     runs = [run("grpo"), run("my.gate", band=0.1), run("my.gate", band=0.1)]
     assert differing_settings(runs) == {}
     assert differing_settings([*runs, run("my.gate", band=0.2)]) == {"method.settings.band": {"0.1": 2, "0.2": 1}}
-
-
-def test_the_scores_of_a_run_are_those_of_its_first_data_set(tmp_path):
-    path = tmp_path / "grpo-lag1-seed0"
-    path.mkdir()
-    (path / "metrics.jsonl").write_text('{"step": 1, "mismatch/d_pi": 0.01}\n')
-    evals = [{"step": 1, "dataset": name, "accuracy": value} for name, value in (("aime", 0.3), ("math", 0.9))]
-    (path / "eval.jsonl").write_text("".join(to_json(row) + "\n" for row in evals))
-    run = load_compared_run(path)
-    assert run.data.datasets == ("aime", "math") and scores(run)["y"].tolist() == [0.3]

@@ -101,7 +101,6 @@ def test_what_a_line_tells_behind_rays_prefix_and_nothing_is_evaluated(text, kin
 def test_phases_and_trouble():
     assert read_line(ACTOR + "Timer update_weights start").text == "update weights"
     assert read_line("torch.OutOfMemoryError: CUDA out of memory.").kind == "trouble"
-    assert read_line("Traceback (most recent call last):").kind == "trouble"
     assert read_line("no errors so far").kind == "other"
     assert math.isnan(read_line("x.py:1 - step 0: {'train/a': nan}").metrics["train/a"])
 
