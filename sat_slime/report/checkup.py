@@ -176,7 +176,7 @@ def write_checkup(paths: Sequence[Path], folder: Path, on_file: Callable[[str], 
     names = {symptom.name for symptom in of_curves}
     seen = [*of_curves, *(symptom for symptom in dump_symptoms(found.steps) if symptom.name not in names)]
     worth = health.verdict(found.data, seen)
-    what = [f"{one.heading}: {one.seen}. {one.advice}{'.' * bool(one.advice)}" for one in seen]
+    what = [f"{one.heading}: {one.text}." for one in seen]
     last = "What a stabilizer bounds and needs: sat-slime methods NAME. The plugin: docs/slime.md"
     what += filter(None, [worth, last]) if seen else []
     unhealthy = f"Unhealthy: {'; '.join(symptom.heading for symptom in seen)}." if seen else worth
