@@ -265,7 +265,7 @@ def replay(
     threads_of_torch = torch.get_num_threads()
     torch.set_num_threads(1)  # spans are computed side by side instead
     try:
-        with ThreadPoolExecutor(_cores()) as pool:
+        with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
             for item in steps([dump for dump in dumps if needed <= dump.columns], needed):
                 if isinstance(item, Skipped):
                     result.skipped.append(item)
@@ -290,10 +290,6 @@ def _replayed(methods: Sequence[Method], batch: StepBatch, pool: ThreadPoolExecu
     tokens = int(batch.mask.sum())
     lag = float(batch.more["lags"][batch.mask].mean()) if "lags" in batch.more else None
     return StepRow(batch.name, len(batch.lengths), tokens, lag, d_pi, added(sums), np.sum(products, axis=0))
-
-
-def _cores() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 # ------------------------------------------------------------------------------------------------------------- the page

@@ -66,9 +66,9 @@ def test_spans_and_threads_change_nothing(tmp_path, monkeypatch):
     for number in range(3):
         slime_file(tmp_path / f"{number}.pt", number, seed=number)
     candidates = choose("all")
-    monkeypatch.setattr("sat_slime.report.replay._cores", lambda: 1)
+    monkeypatch.setattr("os.sched_getaffinity", lambda _: range(1))
     one = replay([tmp_path], candidates)
-    monkeypatch.setattr("sat_slime.report.replay._cores", lambda: 3)
+    monkeypatch.setattr("os.sched_getaffinity", lambda _: range(3))
     monkeypatch.setattr("sat_slime.report.replay.SPAN_TOKENS", 20)
     many = replay([tmp_path], candidates)
     assert [row.name for row in one.rows] == ["rollout 0", "rollout 1", "rollout 2"]
