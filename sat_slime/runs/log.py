@@ -111,14 +111,12 @@ class RunLog(RunView):
 
     def step(self, metrics: Mapping[str, Any]) -> None:
         """Record one optimizer step as a line of metrics.jsonl. `metrics["step"]` is the number of updates made."""
-        metrics = _numbers(metrics)
         self._append(self._folder.metrics, to_json(metrics))
         self.message("  ".join([f"step {metrics.get('step', '?')}", *live_words(metrics)]), "debug")
         super().step(metrics)
 
     def eval(self, metrics: Mapping[str, Any]) -> None:
         """Record one evaluation (step, weights_step, accuracy, n_samples) as a line of eval.jsonl."""
-        metrics = _numbers(metrics)
         self._append(self._folder.eval, to_json(metrics))
         self.message(eval_line(metrics), "debug")
         super().eval(metrics)
@@ -154,11 +152,6 @@ class RunLog(RunView):
     def _append(self, path: Path, line: str) -> None:
         with self._lock, _writing(path):
             append_line(path, line)
-
-
-def _numbers(metrics: Mapping[str, Any]) -> dict[str, Any]:
-    """Return `metrics` with scalars of numpy and torch as Python's."""
-    return {key: value.item() if hasattr(value, "item") else value for key, value in metrics.items()}
 
 
 @contextlib.contextmanager
