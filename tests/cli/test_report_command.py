@@ -82,7 +82,7 @@ def test_rows_of_another_program_are_no_run_and_their_folder_is_left_alone(tmp_p
     assert told.exit_code == 2 and "is no page of sat-slime" in told.stderr
     assert (rows / "report.html").read_text() == "another's"
     told = sat_slime_command("diagnose", "rows", "events")
-    assert told.exit_code == 2 and "without metrics" in told.stderr
+    assert told.exit_code == 2 and "rows by our names: give it alone" in told.stderr
 
 
 @pytest.mark.parametrize(
