@@ -185,9 +185,16 @@ def write_page(
     return page
 
 
+def check_page(page: Path) -> None:
+    """Raise RunFolderError where a file would be overwritten that is no page of ours."""
+    if page.exists() and b"sat-slime" not in page.read_bytes():
+        raise RunFolderError(f"{page} is no page of sat-slime: choose another folder by --out")
+
+
 def check_out(folder: Path) -> None:
     """Raise RunFolderError where report.html must not be written to `folder`, since that holds something else. A report
     that was interrupted has its figures and tables."""
+    check_page(folder / "report.html")
     if not folder.exists() or (folder / "report.html").exists():
         return
     if not folder.is_dir() or {file.name for file in folder.iterdir()} - {"figures", "tables"}:

@@ -18,8 +18,8 @@ from sat_slime.objective.method import known
 from sat_slime.objective.metrics import metric_named
 from sat_slime.report.charts import BLUE, GREY, Chart, axis, lines
 from sat_slime.report.frames import finite, finite_mean, smooth, steps_of
-from sat_slime.report.page import Section, check_out, count_of, headline, percent, write_page
-from sat_slime.runs.folder import RunFolderError, worked_seconds
+from sat_slime.report.page import Section, check_out, check_page, count_of, headline, percent, write_page
+from sat_slime.runs.folder import worked_seconds
 from sat_slime.runs.health import advisories, judge, measures
 from sat_slime.runs.log import duration
 from sat_slime.runs.reading import Columns, Run, RunData, has, load_run, once_per_iteration, row_faults, section
@@ -31,10 +31,10 @@ def write_report(path: str | Path, out: str | Path | None = None) -> Path:
     `path` is no run folder, or `out` a folder of something else."""
     run = load_run(path)
     page = run.folder.report if out is None else Path(out) / "report.html"
-    if out is not None:
+    if out is None:
+        check_page(page)
+    else:
         check_out(Path(out))
-    elif not run.folder.is_run() and page.exists() and b"sat-slime" not in page.read_bytes():
-        raise RunFolderError(f"{page} is no page of sat-slime: choose another folder by --out")
     subtitle = headline(run.config)  # reads the method: a stabilizer outside this package brings its metrics
     shown = figures(run.data, run.config) or [Section("figures", "", sentences=["No step was logged."])]
     text = yaml.safe_dump(run.config, sort_keys=False) if run.config else ""

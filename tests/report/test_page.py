@@ -79,8 +79,11 @@ def test_a_report_goes_where_one_was_begun_and_over_nothing_else(tmp_path):
     for path in (tmp_path, tmp_path / "notes.txt"):
         with pytest.raises(RunFolderError, match="exists and is no report"):
             check_out(path)
-    (tmp_path / "report.html").touch()
+    (tmp_path / "report.html").write_text("sat-slime")
     check_out(tmp_path)
+    (tmp_path / "report.html").write_text("a thesis")
+    with pytest.raises(RunFolderError, match="is no page of sat-slime"):
+        check_out(tmp_path)
 
 
 CURVE = pd.DataFrame({"x": [1, 2, 3] * 2, "y": [1.0, 0.1, None, 2, 3, 4], "line": ["a.b[c]"] * 3 + ["other"] * 3})
