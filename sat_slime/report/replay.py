@@ -25,7 +25,7 @@ from sat_slime.objective import PAPER_METHODS, Method, check_method, method_name
 from sat_slime.report.charts import DASHES, ORANGE, SKY, VERMILION, Chart, Look, bars
 from sat_slime.report.dumps import Column, Skipped, StepBatch, find_dumps, steps
 from sat_slime.report.gradient import COUNTS, FATES, GROUPS, added, cosines, effective, span_sums, step_thresholds
-from sat_slime.report.page import DASH, Form, Page, Section, Table, as_text, check_out, count_of, minus, write_page
+from sat_slime.report.page import DASH, Form, Page, Section, Table, as_text, count_of, minus, write_page
 from sat_slime.runs.folder import RunFolderError
 
 # -------------------------------------------------------------------------------------------------------------- methods
@@ -296,9 +296,7 @@ def _replayed(methods: Sequence[Method], batch: StepBatch, pool: ThreadPoolExecu
 
 
 def write_replay(result: Replay, folder: Path, command: Sequence[str]) -> Page:
-    """Write report.html, figures/ and tables/ into a folder. command: makes the page again. Raises RunFolderError where
-    the folder holds something else."""
-    check_out(folder)
+    """Write report.html, figures/ and tables/ into a folder that `check_out` accepts. command: makes the page again."""
     tokens = sum(row.tokens for row in result.rows)
     return write_page(
         folder / "report.html",
