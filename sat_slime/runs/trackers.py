@@ -38,8 +38,8 @@ NAMES = {own: ours for own, ours in slime_names().items() if not own.startswith(
 """slime's own metrics, and ours. What the plugin adds has our names after `train/`."""
 STEPS_OF_LINES = {"step": "train/step", "rollout": "rollout/step", "eval": "eval/step"}
 STEPS_OF_LINES |= dict.fromkeys(("perf", "multi_turn", "passrate"), "rollout/step")
-"""The kinds of lines of metrics in slime's log, but for train also the prefixes of metrics: what their number is a step
-of."""
+"""The kinds of lines of metrics in slime's log, which but for `step` are prefixes of metrics too, and what their number
+is a step of."""
 STEP_KEYS = {*STEPS_OF_LINES.values()}
 
 
