@@ -61,9 +61,7 @@ def read_tracked(paths: Sequence[Path]) -> RunData:
             beside = RunFolder(file.parent)
             return run_data(rows, read_rows(beside.eval), read_settings(beside))
         files.append(rows)
-    # what was evaluated before training is seen by the order within a file alone: without training it comes first
-    files.sort(key=lambda rows: any(_is_step(row, "train/step") for row in rows))
-    metrics, evals = split_log(row for rows in files for row in rows)
+    metrics, evals = split_log(*files)
     if not metrics and not evals:
         raise RunFolderError(
             f"{paths[0]} holds no metric of slime: none starts with train/, rollout/ or eval/ and has a step"
@@ -172,10 +170,11 @@ def log_rows(path: Path) -> Iterator[Row]:
                 yield {**line.metrics, STEPS_OF_LINES[line.kind]: line.number}
 
 
-def split_log(rows: Iterable[Mapping[str, Any]]) -> tuple[list[Row], list[Row]]:
-    """Return (rows of metrics.jsonl, rows of eval.jsonl) from slime's log. Of several data sets only the first one that
-    was evaluated is kept, of a step that a resumed job tells again what it told last."""
-    rows = list(rows)
+def split_log(*files: Iterable[Mapping[str, Any]]) -> tuple[list[Row], list[Row]]:
+    """Return (rows of metrics.jsonl, rows of eval.jsonl) from files of one run of slime. Of several data sets only the
+    first one that was evaluated is kept, of a step that a resumed job tells again what it told last."""
+    parts = [*map(list, files)]
+    rows = [row for part in parts for row in part]
     n_train = 1 + max((int(row["train/step"]) for row in rows if _is_step(row, "train/step")), default=-1)
     n_rollouts = 1 + max((int(row["rollout/step"]) for row in rows if _is_step(row, "rollout/step")), default=-1)
     ratio = n_train / n_rollouts if n_train and n_rollouts else 1
@@ -186,24 +185,26 @@ def split_log(rows: Iterable[Mapping[str, Any]]) -> tuple[list[Row], list[Row]]:
     dataset = next((key for key in names if key != "eval/step" and _is_dataset(key)), None)
     evaluated = [row["eval/step"] for row in rows if _is_step(row, "eval/step") and row.get(str(dataset)) is not None]
     each_rollout, twice = {1, 2} <= {*evaluated}, evaluated.count(0) > 1
-    trained = False
-    for row in rows:
-        if _is_step(row, "train/step"):
-            trained = True
-            step = int(row["train/step"]) + 1
-            steps.setdefault(step, {"step": step}).update(_ours(row, "train/"))
-        elif _is_step(row, "rollout/step"):
-            last = (int(row["rollout/step"]) + 1) * per_rollout
-            for step in range(last - per_rollout + 1, last + 1):
-                steps.setdefault(step, {"step": step}).update(_ours(row, "rollout/"))
-        elif _is_step(row, "eval/step"):
-            own = {"accuracy": row.get(str(dataset)), "weights_step": row.get(f"{dataset}-weights_step")}
-            if measured := {name: value for name, value in own.items() if value is not None}:  # an event tells one
-                before = not trained and row["eval/step"] == 0  # exports by file tell the evaluations first
-                if each_rollout:  # that after the first one has the number 0 too
-                    before = before and twice and not measured.keys() & evals.get(0, {}).keys()
-                step = 0 if before else (int(row["eval/step"]) + 1) * per_rollout
-                evals.setdefault(step, {"step": step, "dataset": str(dataset).removeprefix("eval/")}).update(measured)
+    for part in parts:
+        trained = False  # what was evaluated before training is seen by the order within a file
+        for row in part:
+            if _is_step(row, "train/step"):
+                trained = True
+                step = int(row["train/step"]) + 1
+                steps.setdefault(step, {"step": step}).update(_ours(row, "train/"))
+            elif _is_step(row, "rollout/step"):
+                last = (int(row["rollout/step"]) + 1) * per_rollout
+                for step in range(last - per_rollout + 1, last + 1):
+                    steps.setdefault(step, {"step": step}).update(_ours(row, "rollout/"))
+            elif _is_step(row, "eval/step"):
+                own = {"accuracy": row.get(str(dataset)), "weights_step": row.get(f"{dataset}-weights_step")}
+                if measured := {name: value for name, value in own.items() if value is not None}:  # an event tells one
+                    before = not trained and row["eval/step"] == 0  # exports by file tell the evaluations first
+                    if each_rollout:  # that after the first one has the number 0 too
+                        before = before and twice and not measured.keys() & evals.get(0, {}).keys()
+                    step = 0 if before else (int(row["eval/step"]) + 1) * per_rollout
+                    told = evals.setdefault(step, {"step": step, "dataset": str(dataset).removeprefix("eval/")})
+                    told.update(measured)
     return [steps[step] for step in sorted(steps)], [evals[step] for step in sorted(evals) if "accuracy" in evals[step]]
 
 

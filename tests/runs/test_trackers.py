@@ -135,6 +135,7 @@ def test_an_evaluation_over_the_step_of_its_weights_is_of_no_rollout(tmp_path):
 def test_an_evaluation_before_training_is_of_step_0_and_those_told_before_it_from_another_file_have_their_steps():
     rows = [{"eval/step": 0, "eval/m": 0.1}, {"train/step": 0, "train/loss": 1.0}, {"eval/step": 0, "eval/m": 0.2}]
     assert [row["step"] for row in split_log(rows)[1]] == [0, 1]
+    assert [row["step"] for row in split_log(rows[:2], rows[:2])[1]] == [0], "a run told twice"
     rows = [{"eval/step": step, "eval/m": 0.1} for step in (0, 2, 4)]
     rows += [{"train/step": step, "train/loss": 1.0} for step in range(5)]
     assert [row["step"] for row in split_log(rows)[1]] == [0, 3, 5]
