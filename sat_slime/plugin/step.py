@@ -220,9 +220,10 @@ def step_threshold(args: Namespace, rollout_data: dict[str, Any], actor: Any = N
     if not method.threshold_is_of_the_step:
         return None
     assert method.judge, "it has a threshold"
-    log_probs = None if method.denominator == "checkpoint" else rollout_data.get("log_probs")
-    if log_probs is None:
+    if method.denominator == "checkpoint" or args.use_rollout_logprobs:
         log_probs = _scored_again(args, method, rollout_data, actor)
+    else:
+        log_probs = rollout_data.get("log_probs")  # of slime's pass, on the last pipeline stage alone
 
     from megatron.core import mpu
 

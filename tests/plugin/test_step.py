@@ -190,6 +190,12 @@ def test_a_pass_of_our_own_where_slime_makes_none(slimes_loss, monkeypatch, deno
         on_ranks(Layout(), take, args, data, None)
 
 
+def test_a_pipeline_stage_before_the_last_has_no_log_probs_and_makes_no_pass_alone(slimes_loss, monkeypatch) -> None:
+    """The last stage would take no part in it."""
+    monkeypatch.setattr("megatron.core.mpu.is_pipeline_last_stage", lambda: False)
+    assert step_threshold(make_args("sat-gspo"), {}) is None
+
+
 def test_the_threshold_is_of_the_tokens_that_a_hook_of_the_users_leaves(slimes_loss) -> None:
     (module,), seen = import_slime("sat_slime.plugin.actor"), []
     actor = module.SatTrainRayActor.__new__(module.SatTrainRayActor)
