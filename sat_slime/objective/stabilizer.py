@@ -70,7 +70,7 @@ class Stabilizer:
     def title(cls) -> str:
         """Its name as the paper writes it."""
         head, colon, _ = (cls.__doc__ or "").partition(":")
-        return head if colon else cls.name
+        return head if colon and "(" not in head else cls.name  # a dataclass without a docstring gets its signature
 
 
 class Gate(Stabilizer):

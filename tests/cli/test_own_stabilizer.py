@@ -27,7 +27,7 @@ from sat_slime.runs.reading import read_metrics
 
 ROOT = Path(__file__).parents[2]
 OWN = "from sat_slime.objective import *\nfrom my_package.halfway import dataclass\n@dataclass(frozen=True)\n"
-OWN += "class A({}):\n    {}\n    name = 'a'\n"
+OWN += "class A({}):\n    {}\n    name = 'a'\n    cap: float = 1\n"
 JUDGE = "scores, threshold_of = lambda s, t: t.A, lambda s, a, g: a.max(); factor = lambda s, t: t.A >= t.threshold"
 PATH = "my_package.halfway"
 
@@ -126,6 +126,7 @@ def test_a_class_of_any_kind_is_a_base(package, kind, code, values):
     batch = TokenBatch((1.5 * ones).log().requires_grad_(), 0 * ones, ones.cumsum(0), ones.bool(), [2])
     result = policy_surrogate(own, batch)
     assert result.values.tolist() == pytest.approx(values) and not own.threshold_is_of_the_step
+    assert own.label == "a", "it has no docstring that says another"
     assert not any(isinstance(metric, torch.Tensor) and metric.requires_grad for metric in result.metrics.values())
 
 
