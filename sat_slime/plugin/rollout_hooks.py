@@ -76,7 +76,7 @@ def _check(args: Namespace, sample: Any) -> None:
     replays, method = r3.replays(args), plugin_method(args)
     tokens, mask = _listed(sample.tokens) or [], _listed(sample.loss_mask)
     count, log_probs = sample.response_length, _listed(sample.rollout_log_probs)
-    if not 0 <= count <= len(tokens) or (mask is not None and len(mask) != count):
+    if not 0 <= count <= _longest(tokens) or (mask is not None and len(mask) != count):
         raise RejectedResponse("token_count", f"{len(tokens)} tokens, {count} of them response, loss mask {mask!r:.80}")
     read = reads_engine(method) or getattr(args, "use_rollout_logprobs", False)
     if log_probs is None and read and not count:
@@ -93,6 +93,11 @@ def _check(args: Namespace, sample: Any) -> None:
     )
     response = tokens[len(tokens) - count :]
     check_numbers(response, log_probs, None if routes is None else routes.numpy(), len(tokens) - 1, expected, mask)
+
+
+def _longest(tokens: Sequence[Any]) -> int:
+    """Return how many of a sample's tokens may be response: nothing predicts the first."""
+    return max(len(tokens) - 1, 0)
 
 
 def _listed(values: Any) -> list[Any] | None:
@@ -139,7 +144,8 @@ def _leave_out(args: Namespace, sample: Any, rollout_id: int | None, fault: Reje
     if fault.reason == "vocab_range":
         sample.tokens = [0] * len(sample.tokens)
     elif fault.reason in ("token_count", "log_probs_missing", "log_prob_not_finite", "log_prob_positive"):
-        sample.rollout_log_probs, sample.loss_mask = [0.0] * sample.response_length, [0] * sample.response_length
+        sample.response_length = count = min(max(sample.response_length, 0), _longest(sample.tokens))
+        sample.rollout_log_probs, sample.loss_mask = [0.0] * count, [0] * count
 
 
 def _name(sample: Any, rollout_id: int | None) -> str:

@@ -65,6 +65,8 @@ def judged(sample, args: Namespace) -> str:
         ({"rollout_log_probs": [*GOOD[:-1], None], "loss_mask": [1] * 9 + [0]}, "log_prob_not_finite"),
         ({"loss_mask": [1] * 9}, "token_count"),
         ({"response_length": 21}, "token_count"),
+        ({"response_length": 20}, "token_count"),  # nothing predicts the first token
+        ({"response_length": -1}, "token_count"),
         ({"tokens": [0] * 19 + [100]}, "vocab_range"),
         ({"tokens": [0] * 19 + [7.0]}, "vocab_range"),
         ({"tokens": np.zeros(20, np.int64)}, ""),
@@ -78,11 +80,10 @@ def test_what_the_lab_runtime_refuses_is_left_out(sample_class, caplog, fields, 
     assert sample.remove_sample == bool(reason)
     assert sample.metadata.get("sat_slime_fault", "").startswith(reason)
     assert (f"sample 7 of rollout 5 is left out of training: {reason}: " in caplog.text) == bool(reason)
-    if fields.get("response_length", 10) == 10:  # slime makes tensors of them, and multiplies what is masked
-        numbers = torch.as_tensor(sample.rollout_log_probs, dtype=torch.float32)
-        masked = torch.as_tensor(sample.loss_mask or [1] * 10) == 0
-        assert len(numbers) == 10 and (numbers.isfinite() | masked).all()
-        assert min(sample.tokens) >= 0 and max(sample.tokens) < 100
+    numbers = torch.as_tensor(sample.rollout_log_probs, dtype=torch.float32)  # as slime, which multiplies the masked
+    masked = torch.as_tensor(sample.loss_mask or [1] * sample.response_length) == 0
+    assert len(numbers) == sample.response_length < len(sample.tokens) and (numbers.isfinite() | masked).all()
+    assert min(sample.tokens) >= 0 and max(sample.tokens) < 100
     unjudged = make_sample(sample_class, 7, **fields, status=sample_class.Status.ABORTED)
     for evaluation in (False, True):  # it goes on later; it is not trained
         on_sample(WITHOUT_ROUTES, unjudged, rollout_id=5, evaluation=evaluation)
