@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 
 from sat_slime.config.disk import checksum_faults, in_words, written_whole
@@ -138,12 +139,27 @@ def write_queue(folder: Path, state: StreamState[Samples, Samples]) -> None:
     """Writes a stream's state, the folder at once or not at all. Raises TypeError where a sample holds something that
     cannot be read back, and OSError."""
     groups = {"waiting": [group.result for group in state.waiting], "prompts": [*state.unfinished]}
-    values = {name: _each(lambda sample: sample.to_dict(), samples) for name, samples in groups.items()}
+    values = {name: _each(lambda sample: _plain(sample.to_dict()), samples) for name, samples in groups.items()}
     unreported = {"finished": state.finished, "dropped": state.dropped, "aborted": state.aborted}
     with written_whole(folder) as unfinished:
         torch.save(values | {"unreported": unreported}, unfinished / QUEUE)
         if odd := torch.serialization.get_unsafe_globals_in_checkpoint(unfinished / QUEUE):
-            raise TypeError(f"the queue cannot be saved: its samples hold {', '.join(sorted(odd))}")
+            raise TypeError(
+                f"the queue cannot be saved: its samples hold {', '.join(sorted(odd))}: let rewards and metadata be of "
+                "numbers, texts, lists, dicts and tensors alone"
+            )
+
+
+def _plain(value: Any) -> Any:
+    """Return a sample's value with numpy's numbers and arrays as Python's numbers and lists, which alone can be read
+    back; rewards of the user's own and data of Parquet files have them."""
+    if isinstance(value, (np.generic, np.ndarray)):
+        return value.tolist()
+    if isinstance(value, dict):
+        return {key: _plain(item) for key, item in value.items()}
+    if type(value) not in (list, tuple) or {*map(type, value)} <= {int, float}:  # the latter is long, and many
+        return value
+    return type(value)(map(_plain, value))
 
 
 def _each(convert: Callable[[Any], Any], samples: Any) -> Any:

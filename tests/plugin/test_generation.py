@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from fake_slime import Sample
@@ -265,6 +266,15 @@ def test_a_queue_is_read_as_it_was_written(tmp_path):
     assert (first, several, state.unfinished, unreported) == (before, [Sample(1), Sample(2)], prompts, UNREPORTED)
 
 
+def test_numbers_of_numpy_are_read_as_pythons(tmp_path):
+    """As a reward function may return them, and Parquet has them."""
+    numbers = {"scores": [np.float32(0.5), (np.int64(2),)], "row": np.array([[1, 2]])}
+    sample = Sample(0, reward=np.float64(1), weight_versions=["8"], tokens=[1, 2], metadata=numbers)
+    write_queue(tmp_path / "queue_0", StreamState([saved_group([sample])]))
+    (read,) = read_queue(tmp_path / "queue_0", Sample).waiting[0].result
+    assert (read.reward, read.tokens, read.metadata) == (1.0, [1, 2], {"scores": [0.5, (2,)], "row": [[1, 2]]})
+
+
 def test_damage_is_a_line_with_the_remedy_and_runs_no_code(tmp_path):
     def torn(file):
         file.write_bytes(file.read_bytes()[:-40])
@@ -285,6 +295,6 @@ def test_damage_is_a_line_with_the_remedy_and_runs_no_code(tmp_path):
 
 
 def test_what_cannot_be_read_back_is_not_written(tmp_path):
-    with pytest.raises(TypeError, match=r"the queue cannot be saved: its samples hold .*Sample"):
+    with pytest.raises(TypeError, match=r"the queue cannot be saved: its samples hold .*Sample.*: let rewards"):
         write_queue(tmp_path / "queue_0", StreamState(unfinished=[[Sample(0, metadata={"kind": Status.PENDING})]]))
     assert list(tmp_path.iterdir()) == []
