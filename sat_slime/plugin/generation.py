@@ -208,7 +208,7 @@ def _place(group: Samples) -> int:
 def _oldest(group: Samples) -> int | None:
     """Return the version of the oldest weights that generated a token of a group; None where it is not known."""
     try:
-        return min(versions.oldest(sample) for sample in flat(group))
+        return min(version for sample in flat(group) for _, version in versions.parts_of(sample))
     except ValueError:
         logger.warning("sat_slime: prompt %d is dropped: an engine answered without a version", _place(group))
         return None

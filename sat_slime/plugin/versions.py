@@ -77,11 +77,6 @@ def parts_of(sample: Any) -> tuple[tuple[int, int], ...]:
     return known or ((sample.response_length, min(answers)),)
 
 
-def oldest(sample: Any) -> int:
-    """Return the version of the oldest weights that generated a token of a sample. Raises ValueError as `parts_of`."""
-    return min(version for _, version in parts_of(sample))
-
-
 def send_origins(samples: Sequence[Any], rollout_metrics: Mapping[str, float]) -> str | None:
     """Puts the origins of slime's samples where they reach the trainer, and with them metrics of the whole rollout.
     Returns the reason why the batch carries no versions, that of no sample then, or None."""
