@@ -222,7 +222,7 @@ def spares_recompute(method: Method, steps: int) -> bool:
     """Return whether slime can leave out its forward pass that recomputes log-probs, by use_rollout_logprobs.
     With denominator `trainer` and one optimizer step per rollout the training forward is that pass, and A-3PO makes its
     denominator up; but the threshold of a whole step needs the pass beforehand."""
-    if method.threshold_is_of_the_step:
+    if method.scope == "step":
         return False
     return steps == 1 if method.denominator == "trainer" else method.denominator != "checkpoint"
 

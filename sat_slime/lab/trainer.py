@@ -496,7 +496,7 @@ class Trainer:
     def _step_threshold(self, micros: list[MicroBatch]) -> Tensor | None:
         """Return the threshold of the method's judge over the step, from a pass without gradients beforehand."""
         judge = self.method.judge
-        if judge is None or not self.method.threshold_is_of_the_step or len(micros) == 1:
+        if judge is None or self.method.scope != "step" or len(micros) == 1:
             return None  # of a single micro-batch the loss takes the same over its own
         batches = [self._token_batch(micro, self._policy_log_probs(micro)) for micro in micros]
         return judge.threshold_of(torch.cat([threshold_scores(self.method, batch) for batch in batches]))

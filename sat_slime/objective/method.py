@@ -188,16 +188,12 @@ class Method:
 
     @property
     def scope(self) -> Scope | None:
-        """The tokens that its judge's threshold is taken over; where the judge leaves it open, the step under the
-        sequence ratio and else the micro-batch. None: it has no judge."""
+        """The tokens that its judge's threshold is taken over: the micro-batch, or the whole optimizer step, before
+        which it is taken then; where the judge leaves it open, the step under the sequence ratio and else the
+        micro-batch. None: it has no judge."""
         if self.judge is None:
             return None
         return self.judge.scope or ("step" if self.ratio == "sequence" else "microbatch")
-
-    @property
-    def threshold_is_of_the_step(self) -> bool:
-        """True where its judge's threshold is over all tokens of the optimizer step, so that it is taken beforehand."""
-        return self.scope == "step"
 
     def has(self, name: str) -> bool:
         """Whether a stabilizer of that name is among its own."""

@@ -76,7 +76,7 @@ def policy_surrogate(
             base_keeps = (r >= 1 - low) & (r <= 1 + high)
             base_keeps = base_keeps if factor is None else base_keeps & (factor > 0)
             t.measured |= {"sat/newly_clipped": clipped & base_keeps}
-            own_scope = threshold is None and not method.threshold_is_of_the_step
+            own_scope = threshold is None and method.scope != "step"
             method.sat.measure(t, c_low, c_high, own_scope)
         if method.clip and method.clip.dual:
             bound = method.clip.dual * A

@@ -104,7 +104,7 @@ def _method(args: Namespace, config: PluginConfig) -> Method:
         errors.append(f"{needs}, which a hook tells: add --{hook.replace('_', '-')} {CALLED[hook]}")
     if method.denominator == "checkpoint" and (config.driver.mode == "streaming" or vars(args).get("partial_rollout")):
         errors.append(f"{KEY}.method.denominator is checkpoint, but {ONE_COPY}: set it to rollout")
-    if method.judge and method.threshold_is_of_the_step and steps > 1:
+    if method.judge and method.scope == "step" and steps > 1:
         scope = f"{KEY}.method.{section_name(method, method.judge)}.scope"
         errors.append(
             f"{scope} is step with {steps} optimizer steps per rollout: the threshold is taken before the first of "

@@ -105,7 +105,7 @@ class TrainerState:
     def threshold_for(self, method: Method) -> Tensor | None:
         """Return the threshold of the current optimizer step under scope `step`, 0-dim; None where each micro-batch
         takes its own. Raises RuntimeError where the hook that takes it is not in place."""
-        if not method.threshold_is_of_the_step:
+        if method.scope != "step":
             return None
         if self.threshold is None:
             raise RuntimeError(
@@ -217,13 +217,13 @@ def step_threshold(args: Namespace, rollout_data: dict[str, Any], actor: Any = N
         RuntimeError: such a pass is needed, and no actor is there.
     """
     method = plugin_method(args)
-    if not method.threshold_is_of_the_step:
+    if method.scope != "step":
         return None
     assert method.judge, "it has a threshold"
     if method.denominator == "checkpoint" or args.use_rollout_logprobs:
         log_probs = _scored_again(args, method, rollout_data, actor)
     else:
-        log_probs = rollout_data.get("log_probs")  # of slime's pass, on the last pipeline stage alone
+        log_probs = rollout_data.get("log_probs", [])  # of slime's pass, on the last pipeline stage alone
 
     from megatron.core import mpu
 

@@ -46,7 +46,7 @@ def tokens_of(step: StepBatch, method: Method) -> TokenBatch:
 def step_thresholds(methods: Sequence[Method], step: StepBatch) -> list[Tensor | None]:
     """Return of each method its judge's threshold over the whole step, SAT's q or M2PO's; None where it has none, or
     takes it over each micro-batch."""
-    keys = [(m.ratio, m.denominator, m.judge) if m.threshold_is_of_the_step else None for m in methods]
+    keys = [(m.ratio, m.denominator, m.judge) if m.scope == "step" else None for m in methods]
     found: dict[object, Tensor] = {}
     for key, method in zip(keys, methods, strict=True):
         if key and key not in found and method.judge:

@@ -125,7 +125,7 @@ def test_a_class_of_any_kind_is_a_base(package, kind, code, values):
     ones = torch.ones(2)
     batch = TokenBatch((1.5 * ones).log().requires_grad_(), 0 * ones, ones.cumsum(0), ones.bool(), [2])
     result = policy_surrogate(own, batch)
-    assert result.values.tolist() == pytest.approx(values) and not own.threshold_is_of_the_step
+    assert result.values.tolist() == pytest.approx(values) and own.scope != "step"
     assert own.label == "a", "it has no docstring that says another"
     assert not any(isinstance(metric, torch.Tensor) and metric.requires_grad for metric in result.metrics.values())
 

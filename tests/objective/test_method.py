@@ -83,7 +83,7 @@ def test_methods_of_one_formula(name: str, same: bool) -> None:
 def test_the_scope_of_sats_quantile_follows_the_ratio_unless_it_is_set(base, scope, meant) -> None:
     other = "grpo" if base == "gspo" else "gspo"
     method = compose(named_method(other).base, [SAT(scope=scope)]).on(base)  # it follows the method to another base
-    assert (method.scope, method.threshold_is_of_the_step) == (meant, meant == "step")
+    assert method.scope == meant
 
 
 def test_a_method_without_a_stabilizer_needs_what_is_left() -> None:

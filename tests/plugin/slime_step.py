@@ -177,7 +177,7 @@ def step(layout: Layout, args: Namespace, problem: Problem) -> Step:
         tell_lags(data["tokens"], [problem.lags[i] for i in mine])
     n = len(data["tokens"])
     per = -(-n // problem.n_microbatches)
-    if args.sat_slime and plugin_method(args).threshold_is_of_the_step:
+    if args.sat_slime and plugin_method(args).scope == "step":
         data["log_probs"] = []
         for start in range(0, n, per):
             batch = {key: values[start : start + per] for key, values in data.items() if values}

@@ -185,7 +185,7 @@ def by_the_objective(method: Method, problem: Problem) -> tuple[float, torch.Ten
     parts = (slice(0, half), slice(half, None))
     batches = [token_batch(problem, part, table) for part in parts]
     threshold = None
-    if method.threshold_is_of_the_step:
+    if method.scope == "step":
         threshold = method.judge.threshold_of(torch.cat([threshold_scores(method, batch) for batch in batches]))
     for part, batch in zip(parts, batches, strict=True):
         values = policy_surrogate(method, batch, threshold=threshold).values
