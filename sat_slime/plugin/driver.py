@@ -38,7 +38,7 @@ from sat_slime.runs.saved import delete_old, numbered
 logger = logging.getLogger(__name__)
 
 NOT_HERE = {
-    "use_critic": "the objective has no critic: leave it out",
+    "use_critic": "slime sets it for --advantage-estimator ppo, and the objective has no critic: set that to grpo",
     "colocate": "training and generation run side by side: give each GPUs of its own",
     "release_train": "the trainer is needed throughout: leave it out",
     "keep_old_actor": "denominator checkpoint keeps the weights that it needs without it: leave it out",
