@@ -118,7 +118,8 @@ class Judge(Stabilizer):
     """Tokens that it is taken over: a micro-batch, or the optimizer step on all ranks. None: as `Method.scope` says."""
 
     def scores(self, t: Tokens) -> Tensor:
-        """(m,) or (m, k): what the threshold is taken of, of the tokens that count."""
+        """(m,) or (m, k): what the threshold is taken of, of the tokens that count. A pass over a whole step leaves
+        `t.entropies` out."""
         raise NotImplementedError
 
     def threshold_of(self, scores: Tensor, group: dist.ProcessGroup | None = None) -> Tensor:
