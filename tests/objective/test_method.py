@@ -56,8 +56,6 @@ def test_the_denominator_that_a_method_needs(name: str, denominator: str) -> Non
 def test_methods_are_values() -> None:
     assert named_method("sat-grpo") == compose(named_method("grpo").base, [SAT()])
     assert len({named_method(name) for name in method_names()}) == len(method_names())
-    for kind in STABILIZERS.values():
-        assert hash(kind()) == hash(kind())
     assert len({kind() for kind in STABILIZERS.values()}) == len(STABILIZERS)
     with pytest.raises(dataclasses.FrozenInstanceError):
         named_method("grpo").base.name = "another"

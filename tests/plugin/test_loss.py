@@ -42,7 +42,6 @@ def method_of(name: str) -> Method:
 def args_of(name: str, **changes):
     method = method_of(name)
     flags = {
-        "keep_old_actor": method.denominator == "checkpoint",
         "use_rollout_routing_replay": method.routing_replay,
         "rollout_top_p": 0.9 if method.top_p_replay else 1.0,
     }

@@ -69,12 +69,10 @@ def test_routes_that_are_a_token_off_end_the_run(shift):
         agreement(choices(500), choices(500).roll(shift, 0))
 
 
-def test_a_text_of_one_token_and_too_few_tokens_say_nothing_of_a_shift_and_no_replay_ends_the_run():
+def test_a_text_of_one_token_and_too_few_tokens_say_nothing_of_a_shift():
     same = choices(1).expand(500, K)
     assert agreement(same, same) == 1
     assert agreement(choices(20), choices(20).roll(1, 0)) is None
-    with pytest.raises(RuntimeError, match="no router replayed anything"):
-        Agreement().metrics(None)
 
 
 @pytest.fixture

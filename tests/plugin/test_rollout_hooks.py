@@ -276,8 +276,6 @@ def test_one_bad_response_does_not_end_a_rollout_and_two_in_a_hundred_do(samples
     assert metrics == {"rollout/rejected": 1, "rollout/rejected/routed_experts_shape": 1}
     samples[11].rollout_routed_experts[3] = 0
     on_sample(args, samples[11], rollout_id=5, evaluation=False)
-    for sample in samples:
-        sample.metadata.pop("round_number")
     with pytest.raises(RuntimeError) as error:
         log_rollout(5, args, samples, None, 1.0)
     assert str(error.value).startswith("rollout 5: 2 of 32 samples cannot be trained on (routed_experts_shape 1")
