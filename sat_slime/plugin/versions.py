@@ -66,14 +66,14 @@ def note_interruption(sample: Any) -> None:
 
 def parts_of(sample: Any) -> tuple[tuple[int, int], ...]:
     """Return the tokens and the version of each part of a sample's response, one for each answer of an engine; where
-    there are not as many as interruptions, as in a conversation of several turns, all tokens and the oldest version.
-    Raises ValueError where a version is not known."""
+    there are not as many as interruptions, as in a conversation of several turns, or the response was begun anew and
+    is shorter than it was at one, all tokens and the oldest version. Raises ValueError where a version is not known."""
     answers = steps_of(sample.weight_versions)
     ends = [*(sample.metadata or {}).get(CUTS, []), sample.response_length]
     if 1 < len(ends) == len(answers) + 1 and ends[-1] == ends[-2]:  # it was cut off at its last possible token
         ends.pop()
     parts = [(end - start, version) for start, end, version in zip([0, *ends], ends, answers, strict=False)]
-    known = tuple(part for part in parts if part[0]) if len(ends) == len(answers) else ()
+    known = tuple(part for part in parts if part[0]) if len(ends) == len(answers) and ends == sorted(ends) else ()
     return known or ((sample.response_length, min(answers)),)
 
 

@@ -192,16 +192,16 @@ def test_the_version_of_each_token_is_carried(sample_class):
         interrupted(sample_class, args, [0, 4], ["1", "3", "4"], 6),  # it was cut off before its first token
         interrupted(sample_class, args, [0, 4, 4], ["", "3", "", "4"], 6),  # or without a version then
         make_sample(sample_class, 2, response=8, version="5"),
-        make_sample(
-            sample_class, 3, response=8, weight_versions=["4", "3", "4"]
-        ),  # a conversation that was not cut off
+        # a conversation that was not cut off, and a response that an agent began anew and made shorter
+        make_sample(sample_class, 3, response=8, weight_versions=["4", "3", "4"]),
+        make_sample(sample_class, 4, response=8, weight_versions=["4", "5"], metadata={versions.CUTS: [10]}),
     ]
     assert log_rollout(5, args, samples, {}, 1.0) is False
     data = pickle.loads(pickle.dumps({"round_number": [sample.metadata["round_number"] for sample in samples]}))
     origins = versions.take_origins(data)
     assert data == {}
-    early = ((4, 3), (2, 4))
-    assert [origin.parts for origin in origins] == [((4, 2), (3, 3), (3, 5)), early, early, ((8, 5),), ((8, 3),)]
+    early, whole = ((4, 3), (2, 4)), [((8, version),) for version in (5, 3, 4)]
+    assert [origin.parts for origin in origins] == [((4, 2), (3, 3), (3, 5)), early, early, *whole]
     assert all(set(sample.metadata) == {"round_number"} for sample in samples)
 
 
