@@ -211,7 +211,6 @@ def log_eval(
     """Records for each evaluated data set its scores and the weights that they are of: a line of eval.jsonl, and in
     slime's trackers `eval/DATASET/...`, `eval/DATASET-weights_step`, and `eval_at_weights/DATASET` over the weights'
     step. It returns False, so that slime's own logging goes on."""
-    config = plugin_config(args)
     slime_step = {"eval/step": slime_function("compute_rollout_step")(args, rollout_id)}
     known, rows = versions.are_steps(args), []
     for dataset, result in data.items():
@@ -230,8 +229,8 @@ def log_eval(
             _track(args, tracked | slime_step)
     if verified := reward.drain_metrics("eval/verifier/"):  # `eval/NAME` would be a data set's score
         _track(args, verified | slime_step)
-    if config.run_dir is not None:
-        _eval_file(Path(config.run_dir) / "eval.jsonl").append(rows)
+    if (run_dir := plugin_config(args).run_dir) is not None:
+        _eval_file(Path(run_dir) / "eval.jsonl").append(rows)
     return False
 
 
