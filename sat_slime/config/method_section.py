@@ -77,7 +77,7 @@ class MethodConfig(Section):
     as `dppo: {delta: 1e-3}`."""
     denominator: Annotated[Denominator | None, OWN_TO_A_CELL] = None
     """Denominator of the ratio: `rollout` (mu, the engine), `checkpoint` (the trainer under the generating weights),
-    `trainer` (the trainer at the start of the step). Unset: what the method needs (a3po for A-3PO; checkpoint for SAT
+    `trainer` (the trainer as the batch begins). Unset: what the method needs (a3po for A-3PO; checkpoint for SAT
     with a weight pi / mu, such as that of TIS, trainer for such a weight alone; else rollout)."""
     clip: Clip = Clip()
     """Base radii."""

@@ -144,7 +144,7 @@ class Method:
     """The stabilizers that it is made of, its base first."""
     denominator: Denominator = "rollout"
     """The denominator of the ratio: `rollout` is mu, `checkpoint` the trainer under the generating weights, `trainer`
-    the trainer at the start of the step, `a3po` A-3PO's."""
+    the trainer as the batch begins, `a3po` A-3PO's."""
     clip: Clip | None = Clip()
     """The clip interval. None: the unclipped surrogate r A, or what a stabilizer has in its place."""
 

@@ -17,7 +17,7 @@ Need = Literal["lags", "entropies"]
 DENOMINATORS: dict[Denominator, str] = {
     "rollout": "μ, the log-prob that the engine sampled with (Eqs. ratio-def, app-rollout-lp)",
     "checkpoint": "π_l, the trainer under the weights that generated the batch (Eq. split)",
-    "trainer": "the trainer at the start of the step; identically 1 at one optimizer step per rollout",
+    "trainer": "the trainer as the batch begins; identically 1 at one optimizer step per rollout",
     "a3po": "A-3PO's: between μ and π by the lag of the token, without a forward pass",
 }
 """The meaning of each denominator of the ratio."""

@@ -41,7 +41,7 @@ class TokenBatch:
     """Tokens per response, in order; sum N. Zero is a response of which this rank holds nothing. A list spares the wait
     that a tensor on a GPU costs."""
     proximal_log_probs: Tensor | None = None
-    """(N,) the denominator where it is not mu: the trainer at the start of the step or under the generating weights."""
+    """(N,) the denominator where it is not mu: the trainer as the batch begins or under the generating weights."""
     lags: Tensor | None = None
     """(N,) optimizer updates between the weights that generated each token and those in training."""
     entropies: Tensor | None = None

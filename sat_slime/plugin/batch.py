@@ -36,7 +36,7 @@ def token_batch(method: Method, batch: Batch, log_probs: list[Tensor], steps: in
         raise ValueError(
             f"{method.name} needs rollout_log_probs, and the batch has none: the rollout function must return log-probs"
         )
-    # slime's `log_probs`: of the trainer's weights at the start of the step, or of the generating weights under
+    # slime's `log_probs`: of the trainer's weights as the batch begins, or of the generating weights under
     # denominator `checkpoint`. Without them denominator `trainer` is the training forward, detached.
     proximal = batch.get("log_probs") if method.denominator in ("checkpoint", "trainer") else None
     lags = None
