@@ -103,7 +103,8 @@ def _method(args: Namespace, config: PluginConfig) -> Method:
     elif (needs := needs_versions(method)) and getattr(args, hook, None) is None:
         errors.append(f"{needs}, which a hook tells: add --{hook.replace('_', '-')} {CALLED[hook]}")
     if method.denominator == "checkpoint" and (config.driver.mode == "streaming" or vars(args).get("partial_rollout")):
-        errors.append(f"{KEY}.method.denominator is checkpoint, but {ONE_COPY}: set it to rollout")
+        remedy = "leave out driver.mode streaming and --partial-rollout, or take a method over another"
+        errors.append(f"{KEY}.method.denominator is checkpoint, but {ONE_COPY}: {remedy}")
     if method.judge and method.scope == "step" and steps > 1:
         scope = f"{KEY}.method.{section_name(method, method.judge)}.scope"
         errors.append(
