@@ -398,7 +398,8 @@ def check_method(method: Method, optimizer_steps_per_rollout: int = 1) -> None:
             f"{split if weighing else 'rollout (or checkpoint)'}"
         )
     if weighing and over == "rollout":
+        remedy = f"set method.denominator to {split if idle else 'trainer (or checkpoint)'}"
         refuse(
             "with denominator rollout the ratio already divides by mu, and the weight pi / mu would count it twice: "
-            f"set method.denominator to {split if idle else 'trainer (or checkpoint)'}"
+            + (f"leave {weighing[0]} out" if any(part.only_over for part in parts) else remedy)
         )

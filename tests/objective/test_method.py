@@ -137,6 +137,7 @@ REFUSED = [
     (changed("sat-grpo-tis", denominator="trainer"), 1, "to checkpoint"),
     (changed("grpo-tis", denominator="rollout"), 1, "to trainer"),
     (changed("sat-grpo-tis", denominator="rollout"), 2, "to checkpoint"),
+    (changed("topr-tis", denominator="rollout"), 1, "leave TIS out"),
     (changed("grpo", clip=Clip(dual=1.0)), 1, "above 1"),
 ]
 
