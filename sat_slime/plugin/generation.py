@@ -157,9 +157,8 @@ def _plain(value: Any) -> Any:
         return value.tolist()
     if isinstance(value, dict):
         return {key: _plain(item) for key, item in value.items()}
-    if type(value) not in (list, tuple) or {*map(type, value)} <= {int, float}:  # the latter is long, and many
-        return value
-    return type(value)(map(_plain, value))
+    is_plain = type(value) not in (list, tuple) or {*map(type, value)} <= {int, float}  # of tokens, which are many
+    return value if is_plain else type(value)(map(_plain, value))
 
 
 def _each(convert: Callable[[Any], Any], samples: Any) -> Any:

@@ -76,7 +76,8 @@ def _check(args: Namespace, sample: Any) -> None:
     replays, method = r3.replays(args), plugin_method(args)
     tokens, mask = _listed(sample.tokens) or [], _listed(sample.loss_mask)
     count, log_probs = sample.response_length, _listed(sample.rollout_log_probs)
-    if not 0 <= count <= _longest(tokens) or (mask is not None and len(mask) != count):
+    longest = max(len(tokens) - 1, 0)  # nothing predicts the first
+    if not 0 <= count <= longest or (mask is not None and len(mask) != count):
         raise RejectedResponse("token_count", f"{len(tokens)} tokens, {count} of them response, loss mask {mask!r:.80}")
     read = reads_engine(method) or getattr(args, "use_rollout_logprobs", False)
     if log_probs is None and read and not count:
@@ -93,11 +94,6 @@ def _check(args: Namespace, sample: Any) -> None:
     )
     response = tokens[len(tokens) - count :]
     check_numbers(response, log_probs, None if routes is None else routes.numpy(), len(tokens) - 1, expected, mask)
-
-
-def _longest(tokens: Sequence[Any]) -> int:
-    """Return how many of a sample's tokens may be response: nothing predicts the first."""
-    return max(len(tokens) - 1, 0)
 
 
 def _listed(values: Any) -> list[Any] | None:
@@ -144,7 +140,7 @@ def _leave_out(args: Namespace, sample: Any, rollout_id: int | None, fault: Reje
     if fault.reason == "vocab_range":
         sample.tokens = [0] * len(sample.tokens)
     elif fault.reason in ("token_count", "log_probs_missing", "log_prob_not_finite", "log_prob_positive"):
-        sample.response_length = count = min(max(sample.response_length, 0), _longest(sample.tokens))
+        sample.response_length = count = max(0, min(sample.response_length, len(sample.tokens) - 1))
         sample.rollout_log_probs, sample.loss_mask = [0.0] * count, [0] * count
 
 
@@ -267,7 +263,7 @@ def _weights_step(samples: Sequence[Any], dataset: str) -> int | None:
     """Return the optimizer step of the weights that generated all samples; None where they are of several, or
     unknown."""
     try:
-        steps = {step for sample in samples for step in versions.steps_of(sample.weight_versions)}
+        steps = {int(version) for sample in samples for version in sample.weight_versions}
     except ValueError:
         steps = set()
     if len(steps) == 1:

@@ -85,7 +85,7 @@ def _method(args: Namespace, config: PluginConfig) -> Method:
         flags = {"eps_low": "eps_clip", "eps_high": "eps_clip_high", "dual": "eps_clip_c"}
         radii = {field: getattr(args, flag) for field, flag in flags.items()}
         for field in _written_clip(args):
-            if field in radii and (ours := getattr(region, field)) != radii[field]:
+            if (ours := getattr(region, field)) != radii[field]:
                 flag = flags[field].replace("_", "-")
                 errors.append(
                     f"{KEY}.method.clip.{field} is {ours}, but slime's --{flag} is {radii[field]}: give them one "

@@ -13,7 +13,7 @@ of each token is known too.
 from __future__ import annotations
 
 from argparse import Namespace
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -46,11 +46,6 @@ def are_steps(args: Namespace) -> bool:
     return bool(getattr(args, DRIVEN, False))
 
 
-def steps_of(versions: Iterable[Any]) -> list[int]:
-    """Return versions as numbers. Raises ValueError for one that is none: its engine was never sent weights."""
-    return [int(version) for version in versions]
-
-
 def note_interruption(sample: Any) -> None:
     """Keeps the length at which a push cut a sample off. The sample hook calls it, at each interruption. An answer
     without a token may come without a version, and is none then. Tokens come without one where slime itself breaks a
@@ -68,7 +63,7 @@ def parts_of(sample: Any) -> tuple[tuple[int, int], ...]:
     """Return the tokens and the version of each part of a sample's response, one for each answer of an engine; where
     there are not as many as interruptions, as in a conversation of several turns, or the response was begun anew and
     is shorter than it was at one, all tokens and the oldest version. Raises ValueError where a version is not known."""
-    answers = steps_of(sample.weight_versions)
+    answers = [int(version) for version in sample.weight_versions]
     ends = [*(sample.metadata or {}).get(CUTS, []), sample.response_length]
     if 1 < len(ends) == len(answers) + 1 and ends[-1] == ends[-2]:  # it was cut off at its last possible token
         ends.pop()
