@@ -32,7 +32,7 @@ def check(
 
         sat-slime check configs/paper/qwen3-30b-a3b.yaml
     """
-    console = Console(soft_wrap=True, highlight=False)
+    console = Console(soft_wrap=True, highlight=False, emoji=False)
     code = OK
     for finding in findings_of(file, overrides or []):
         mark = f"[{COLOURS[finding.mark]}]{finding.mark:4}[/]"
@@ -148,4 +148,4 @@ def data_prepare(
     from sat_slime.prompts.prepare import prepare
 
     sources = {name: given for name, _, given in (text.partition("=") for text in source or [])}
-    prepare(out, sources, overwrite, Console(highlight=False, markup=False, soft_wrap=True))
+    prepare(out, sources, overwrite, Console(highlight=False, markup=False, emoji=False, soft_wrap=True))

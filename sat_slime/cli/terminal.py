@@ -103,16 +103,16 @@ class LastingConsole(Console):
 
 
 def say(console: Console, text: Any, style: str | None = None) -> None:
-    """Print text as it is: no markup, no colors of rich's own, no line broken."""
-    console.print(text, style=style, markup=False, highlight=False, soft_wrap=True)
+    """Print text as it is: no markup, no :100: as an emoji, no colors of rich's own, no line broken."""
+    console.print(text, style=style, markup=False, emoji=False, highlight=False, soft_wrap=True)
 
 
 def complain(*lines: str) -> None:
     """Print each line as an error."""
-    console = Console(stderr=True, soft_wrap=True, highlight=False)
+    console = Console(stderr=True)
     for line in lines:
         console.print("[bold red]error:[/] ", end="")
-        console.print(line, markup=False)
+        say(console, line)
 
 
 def bad_input(*lines: str) -> NoReturn:
@@ -124,7 +124,7 @@ def bad_input(*lines: str) -> NoReturn:
 def warn(*lines: str) -> None:
     """Print warnings, on stderr."""
     for line in lines:
-        Console(stderr=True, soft_wrap=True, highlight=False).print(f"warning: {line}", style="yellow", markup=False)
+        say(Console(stderr=True), f"warning: {line}", "yellow")
 
 
 def refuse_failures(findings: Iterable[Finding]) -> None:

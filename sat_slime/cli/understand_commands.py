@@ -75,7 +75,7 @@ def methods(
 
     console = Console()
     for line in one_method(name) if name else all_methods():
-        console.print(line, markup=False, highlight=False, soft_wrap=not console.is_terminal)
+        console.print(line, markup=False, emoji=False, highlight=False, soft_wrap=not console.is_terminal)
 
 
 def replay(

@@ -99,7 +99,7 @@ class RunView:
         return [f"{tokens / (now - began):.0f} tok/s", f"{per_step:.2f} s/step", self._left]
 
     def _print(self, text: str) -> None:
-        self._console.print(text, markup=False, highlight=False, soft_wrap=True)
+        self._console.print(text, markup=False, emoji=False, highlight=False, soft_wrap=True)
 
 
 class RunLog(RunView):

@@ -25,7 +25,7 @@ echo 'extends: circle.yaml' > circle.yaml
 echo 'extends: gone.yaml' > child.yaml
 echo 'my notes' > notes.txt
 mkdir -p grids/small && cp grid.yaml grids/small/
-sed 's/^lags/lagz/' grid.yaml > lagz.yaml
+(yes '' | head -79; sed 's/^lags/lagz/' grid.yaml) > lagz.yaml
 sed 's/^methods:.*/methods: []/; /^- /d' grid.yaml > no-methods.yaml
 sed 's/^- grpo-tis$/- grpo-tiss/' grid.yaml > tiss.yaml
 sat-slime launch quickstart.yaml --name there --set pipeline.iterations=4
@@ -80,7 +80,7 @@ launch sat.yaml | plugin's file | sat-slime check sat.yaml | --custom-config-pat
 check run.sh | run.sh | docs/launch.md | A launch script of slime
 grid quickstart.yaml | sat-slime launch quickstart.yaml
 grid grid.yaml --only nothing | --only nothing | sat-grpo-r3 | 1, 8
-grid lagz.yaml | lagz.yaml:21 | 'lagz' | 'lags'
+grid lagz.yaml | lagz.yaml:100: | 'lagz' | 'lags'
 grid no-methods.yaml | no-methods.yaml:7 | methods | []
 grid tiss.yaml | tiss.yaml:7 | 'grpo-tiss' | 'grpo-tis'
 grid grid.yaml --parallel 2 | --parallel
