@@ -298,8 +298,8 @@ class GridRun:
         the second at once. Whatever happens, no cell is left running. Returns the errors of the cells that failed."""
         say(self.console, f"grid {self.folder.path.name}, in {self.folder.path}: {headline(self.plan)}")
         passed_on = 0
-        with signals_handled(self._ask):
-            try:
+        try:
+            with signals_handled(self._ask):
                 while self.running or (self.waiting and not self.asked):
                     for cell in self._ready():
                         self.waiting.remove(cell)
@@ -310,11 +310,11 @@ class GridRun:
                         self._pass_on(passed_on)
                     for cell in [cell for cell, process in self.running.items() if process.poll() is not None]:
                         self._end(cell, self.running.pop(cell).returncode)
-            finally:
-                for process in self.running.values():  # none, unless the grid itself failed
-                    with contextlib.suppress(ProcessLookupError):
-                        os.killpg(process.pid, signal.SIGKILL)
-                    process.wait()
+        finally:
+            for process in self.running.values():  # none, unless the grid itself failed, as on a full disk
+                process.terminate()
+            for process in self.running.values():  # Ctrl-C meanwhile ends the grid, and that is their second signal
+                process.wait()
         return self.failed
 
     def _ask(self, number: int, frame: Any) -> None:

@@ -88,6 +88,7 @@ def perform(act: str, run: Path) -> None:
         os.kill(os.getpid(), signal.SIGKILL)
     if act in ("interrupt grid", "kill grid"):
         os.kill(os.getppid(), signal.SIGINT if act == "interrupt grid" else signal.SIGKILL)
+    if act in ("interrupt grid", "kill grid", "wait"):
         signal.pause()
     if act == "meet":  # goes on once another cell has begun
         while len(list(run.parent.glob("*/state.json"))) < 2:

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from unittest import mock
 
 import pytest
 import yaml
@@ -176,6 +177,16 @@ def test_cells_side_by_side(told):
         tell(told, cell, [2, "meet"])
     assert sat_slime_grid("grid.yaml", "--seeds", "0").exit_code == 0
     assert sorted(starts(told)) == sorted(CELLS[:4])
+
+
+def test_a_grid_that_fails_itself_lets_its_cells_save(told, monkeypatch):
+    write_grid(parallel=2)
+    tell(told, CELLS[0], [3, "wait"])
+    tell(told, CELLS[1], [2, "meet"])
+    monkeypatch.setattr(grid_run.GridRun, "_end", mock.Mock(side_effect=OSError(28, "No space left on device")))
+    result = sat_slime_grid("grid.yaml")
+    assert result.exit_code == 2 and result.stderr == "error: No space left on device\n"
+    assert RunFolder(f"grids/small/runs/{CELLS[0]}").state()["status"] == "interrupted"
 
 
 @pytest.mark.parametrize(
