@@ -363,7 +363,7 @@ class GridRun:
     def _end(self, cell: Cell, code: int) -> None:
         state = _state(self.plan, cell)
         status = state.get("status")
-        if status == "finished" and code == 0:
+        if status == "finished":
             self._tell(cell, "finished", has_ended=True)
         elif status == "running" and "job" in state:
             shown = short(self.folder.run_folder(cell).path)

@@ -1,10 +1,12 @@
 """How long the rest of a grid takes, and what its folders tell."""
 
 import json
+from io import StringIO
 
 import pytest
+from rich.console import Console
 
-from sat_slime.cli.grid_run import GridPlan, by_clock, minutes_left
+from sat_slime.cli.grid_run import GridPlan, GridRun, by_clock, minutes_left
 from sat_slime.config import GridConfig, LabConfig
 from sat_slime.runs.grid import Cell, GridFolder
 from sat_slime.runs.reading import last_row
@@ -64,3 +66,9 @@ def test_a_cells_state_is_one_that_is_known_and_its_error_the_newest_starts(tmp_
     plan.folder.output(cell).parent.mkdir(parents=True, exist_ok=True)
     plan.folder.output(cell).write_text("--- a\nerror: old\nhalf a line\n--- b\nall good\n")
     assert plan.folder.error(cell) is None
+
+
+def test_a_run_that_is_finished_is_so_however_its_process_ended(tmp_path):
+    going = GridRun(plan_of(tmp_path, 3), Console(file=StringIO()))
+    going._end(Cell("a", 1, 0), -9)  # for want of memory, as it drew its report
+    assert not going.starts and not going.failed
