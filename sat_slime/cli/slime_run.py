@@ -593,6 +593,7 @@ def stop_job(path: Path, console: Console) -> Ending:
     begun = run_folder(job.config)  # where the run was when its job was sent
     if JobRecord.read(begun) == job.record and not begun.samefile(path):
         raise RunFolderError(f"{path} is a copy, and its job another run's: end that: sat-slime stop {short(begun)}")
+    _noted(job)  # first: beside the mark, a job that has failed would count as stopped
     job.folder.stop_mark.touch()
     job = find(path)  # it may have been restarted meanwhile
     folder, record, shown = job.folder, job.record, short(path)

@@ -66,6 +66,16 @@ def test_a_copy_of_a_run_does_not_end_the_runs_job(begun, tmp_path, monkeypatch)
     assert not server.stop.called and not begun.stop_mark.exists()
 
 
+def test_a_job_that_has_failed_stays_so_when_it_is_stopped(begun, monkeypatch):
+    server = mock.create_autospec(JobServer, instance=True)
+    monkeypatch.setattr(slime_run, "JobServer", lambda address: server)
+    server.state.return_value = JobState("FAILED", None, "the head node was full")
+    begun.started("job-1")
+    stopped = sat_slime_command("stop", begun.path)
+    assert stopped.stdout == "run: its job job-1 has ended already (failed)\n"
+    assert begun.state()["error"] == "job job-1 failed: the head node was full"
+
+
 def test_folders_that_hold_no_job(tmp_path):
     assert "is not a run folder" in sat_slime_command("stop", tmp_path).stderr
     (tmp_path / "config.yaml").write_text(f"runtime: slime\nextends: {DENSE}\n")
