@@ -20,7 +20,7 @@ from rich.console import Console
 
 from sat_slime.cli import lab_run
 from sat_slime.cli.any_run import how_long, optimizer_steps, settings_errors, settings_warnings
-from sat_slime.cli.slime_run import job_status, saved_iterations
+from sat_slime.cli.slime_run import find, noted_state, saved_iterations
 from sat_slime.cli.terminal import BAD_INPUT, INTERRUPTED, Ending, say, short
 from sat_slime.config import ConfigError, GridConfig, LabConfig, SlimeConfig, dump_config, load_config, load_grid
 from sat_slime.config.exits import how_it_ended, signals_handled
@@ -258,7 +258,7 @@ def arguments(plan: GridPlan, cell: Cell) -> list[str]:
     """Return the arguments of `sat-slime` that run a cell to its end, from its beginning or from where it stands: of
     `launch`, or of `status` where a cell's job goes on already."""
     config, run = plan.configs[cell], plan.folder.run_folder(cell)
-    if isinstance(config, SlimeConfig) and run.state().get("status") == "running":
+    if isinstance(config, SlimeConfig) and _state(plan, cell).get("status") == "running":
         return ["status", str(run.path), "--follow"]
     if run.has_data() or (isinstance(config, SlimeConfig) and saved_iterations(config, run.path)):
         return ["launch", str(run.path), "--resume", *plan.options]
@@ -273,7 +273,7 @@ def _state(plan: GridPlan, cell: Cell) -> dict[str, Any]:
     if isinstance(plan.run, SlimeConfig):
         # What cannot be asked now is told by the command that runs next.
         with contextlib.suppress(RunFolderError, ConfigError, JobError):
-            job_status(run.path)
+            return noted_state(find(run.path))
     return run.state()
 
 
@@ -365,9 +365,10 @@ class GridRun:
         status = state.get("status")
         if status == "finished":
             self._tell(cell, "finished", has_ended=True)
-        elif status == "running" and "job" in state:
+        elif status in ("running", "lost") and "job" in state:
             shown = short(self.folder.run_folder(cell).path)
-            self._tell(cell, f"its job {state['job']} goes on: stop it with sat-slime stop {shown}")
+            goes_on = "goes on" if status == "running" else "may go on, but its cluster does not answer"
+            self._tell(cell, f"its job {state['job']} {goes_on}: stop it with sat-slime stop {shown}")
         elif self.asked or code in (INTERRUPTED, -signal.SIGTERM) or (code == 0 and status == "interrupted"):
             self._tell(cell, "interrupted; the grid goes on with it when it is run again")
         else:

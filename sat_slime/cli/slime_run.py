@@ -554,12 +554,9 @@ def job_status(path: Path, console: Console | None = None) -> list[str]:
         _show(job, console, is_again=True)
         job = find(path)
     folder, config, record = job.folder, job.config, job.record
-    noted, saved = _noted(job), saved_iterations(config, folder.path)
-    is_lost = job.server is None and noted.get("status") == "running"
-    state = "lost" if is_lost else noted.get("status")
-    if job.goes_on and job.state:
-        state = job.state.status.lower()
-    where = f"job {record.job} at {record.address}" + (", which does not answer" if is_lost else "")
+    noted, saved = noted_state(job), saved_iterations(config, folder.path)
+    state = job.state.status.lower() if job.goes_on and job.state else noted.get("status")
+    where = f"job {record.job} at {record.address}" + (", which does not answer" if state == "lost" else "")
     checkpoint = f"after {saved} iterations" if saved else None
     lines = status_lines(config, f"{state} ({where})", noted, last_row(folder.metrics), checkpoint)
     known = measured(config, read_rows(folder.metrics), read_rows(folder.times))
@@ -575,8 +572,8 @@ def job_status(path: Path, console: Console | None = None) -> list[str]:
     return lines
 
 
-def _noted(job: Job) -> dict[str, Any]:
-    """Return state.json, with the end of a job that nobody followed."""
+def noted_state(job: Job) -> dict[str, Any]:
+    """Return state.json, with the end of a job that nobody followed, or `lost` where its cluster does not answer."""
     noted = job.folder.state()
     if noted.get("status") not in ("running", "killed") or job.goes_on or JobRecord.read(job.folder.path) != job.record:
         return noted  # also of a run whose next job was sent meanwhile
@@ -584,6 +581,8 @@ def _noted(job: Job) -> dict[str, Any]:
         note_end(job, seen=False)
     elif job.record.ray is not None and (died := how_it_died(job.record.ray, timeout_s=0)):
         note_end(replace(job, state=JobState("FAILED", None, died)), seen=False)
+    else:
+        return noted | {"status": "lost"}
     return job.folder.state()
 
 
@@ -593,15 +592,15 @@ def stop_job(path: Path, console: Console) -> Ending:
     begun = run_folder(job.config)  # where the run was when its job was sent
     if JobRecord.read(begun) == job.record and not begun.samefile(path):
         raise RunFolderError(f"{path} is a copy, and its job another run's: end that: sat-slime stop {short(begun)}")
-    _noted(job)  # first: beside the mark, a job that has failed would count as stopped
+    noted_state(job)  # first: beside the mark, a job that has failed would count as stopped
     job.folder.stop_mark.touch()
     job = find(path)  # it may have been restarted meanwhile
     folder, record, shown = job.folder, job.record, short(path)
     if not job.goes_on:
-        status = _noted(job).get("status")
+        status = noted_state(job).get("status")
         if status == "restarting":
             return Ending("finished", None, f"{shown}: its job {record.job} failed; it will not be restarted")
-        if job.server is None and status == "running":
+        if status == "lost":
             raise RunFolderError(
                 f"{path}: the cluster at {record.address} does not answer: it is gone, or out of reach"
             )

@@ -157,6 +157,8 @@ def test_the_command_of_a_grids_cell_depends_on_its_job(settings_of_a_run):
     run.lock.release()
     run.started("a-job")
     assert arguments(plan, cell) == ["status", str(run.path), "--follow"]
+    JobRecord("a-job", "http://127.0.0.1:1").write(run.path)
+    assert arguments(plan, cell) == first, "a cluster that is gone has no job to follow"
     run.ended("failed", "no GPU")
     assert arguments(plan, cell) == first
     (run.checkpoints / "latest_checkpointed_iteration.txt").write_text("1")
