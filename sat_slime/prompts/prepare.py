@@ -157,7 +157,7 @@ def check_folder(out: Path, overwrite: bool) -> None:
     """Raises ConfigError where `out` is in the way, or cannot be made."""
     if out.exists() and not out.is_dir():
         raise ConfigError(f"{out} is a file: name a folder with --out")
-    if out.is_dir() and (holds := {path.name for path in out.iterdir()}):
+    if out.is_dir() and (holds := {path.name for path in out.iterdir() if not path.name.endswith(".tmp")}):
         if MANIFEST not in holds and holds - {TRAIN, EVALUATION}:  # without it: of one that broke off
             raise ConfigError(f"{out} is not empty and holds no prepared prompts: name another --out")
         if not overwrite:

@@ -114,6 +114,7 @@ def test_after_a_full_disk_the_same_command_goes_on(sets, tmp_path, monkeypatch)
         patched.setattr(prepare, "write_atomically", full)
         assert data("prepare", "--out", out, *sets, "--overwrite").exit_code != 0
     assert len(list(out.iterdir())) == 2 and not (out / "manifest.json").exists()
+    (out / ".train.jsonl.4711.tmp").write_text("{")  # as a kill leaves it
     result = data("prepare", "--out", out, *sets, "--overwrite")
     assert result.exit_code == 0, result.output
     assert (out / "manifest.json").exists()
