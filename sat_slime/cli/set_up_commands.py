@@ -105,7 +105,7 @@ def prepare_laptop(
     from sat_slime.config.disk import is_replaceable
     from sat_slime.lab.for_slime import MADE, lab_settings
 
-    folder = out.expanduser().absolute()
+    folder = Path(os.path.expanduser(out)).absolute()
     if faults := config_errors(lab_settings(file, overrides or [])):
         raise ConfigError(*faults)
     if folder.exists() and not overwrite:

@@ -266,7 +266,7 @@ def manifest(sets: Sequence[PromptSet]) -> dict[str, Any]:
 
 def find_set(name: str, given: str) -> PromptSet:
     """Return the set that is a file, or under an id of the hub: OWNER/NAME[@REVISION]. Raises ConfigError."""
-    path, option = Path(given).expanduser(), f"--source {name}={given}"
+    path, option = Path(os.path.expanduser(given)), f"--source {name}={given}"
     if path.exists():
         if path.is_dir() or path.suffix not in SUFFIXES:
             raise ConfigError(f"{option}: a set is one {' or '.join(SUFFIXES)} file: name it, or convert it")

@@ -195,7 +195,7 @@ def test_a_download_that_fails_says_how_to_go_on(hub):
     assert "\n" not in str(error.value)
 
 
-@pytest.mark.parametrize("given", ["missing.parquet", "/nowhere", "a b/c", "x"])
+@pytest.mark.parametrize("given", ["missing.parquet", "/nowhere", "a b/c", "x", "~no_user/x"])
 def test_what_is_neither_here_nor_an_id_is_refused(given):
     with pytest.raises(ConfigError, match="no such file"):
         find_set("dapo", given)
