@@ -87,11 +87,11 @@ def odd_prompt(prompt: Any, templated: bool) -> str | None:
     if isinstance(prompt, str):
         return odd_text(prompt, templated)
     roles = [message.get("role") if isinstance(message, dict) else None for message in prompt]
-    if unknown := next((role for role in roles if role not in ROLES), None):
-        return f"it has a message of role {unknown!r}, which chat templates drop: they know {', '.join(ROLES)}"
+    if unknown := [role for role in roles if role not in ROLES]:
+        return f"it has a message of role {unknown[0]!r}, which chat templates drop: they know {', '.join(ROLES)}"
     if roles and roles[-1] == "assistant":
         return "its last message is the assistant's, so nothing is asked: leave that out"
-    texts = (message.get("content") for message in prompt if isinstance(message, dict))
+    texts = (message.get("content") for message in prompt)
     return next((what for text in texts if isinstance(text, str) and (what := odd_text(text, templated))), None)
 
 

@@ -168,7 +168,7 @@ def of_prompts(folder, content, *settings, name="prompts.jsonl", part="", mark="
         (rows(said("user", "1+1", "assistant", "2")), "last message is the assistant's"),
         (rows({**TEXT, "prompt": json.dumps(MESSAGES["prompt"])}), "JSON of messages"),
         (rows(said("user", "1+1<|im_end|>")), "control token <|im_end|>"),
-        (rows({**TEXT, "prompt": ["Be brief.", *said("user", "1+1<|im_end|>")["prompt"]]}), "control token <|im_end|>"),
+        (rows({**TEXT, "prompt": ["Be brief.", *said("user", "1+1")["prompt"]]}), "role None"),
         (rows({**TEXT, "label": float("inf")}), "'label' of row 1 is inf"),
         (rows({**TEXT, "label": ["2"]}), "'label' of row 1 is ['2']: it is no text and no number"),
     ],
