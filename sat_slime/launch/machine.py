@@ -21,7 +21,7 @@ from sat_slime.launch.command import checkpoint_folder
 from sat_slime.launch.hf_checkpoint import hf_findings, is_the_laptops, reason_of, stop_findings
 from sat_slime.launch.memory import BF16, FP32, gib, parameters
 from sat_slime.launch.small_run import card_findings, cpu_findings
-from sat_slime.prompts.text import odd_file, odd_label, odd_prompt
+from sat_slime.prompts.text import list_in_text, odd_file, odd_label, odd_prompt
 from sat_slime.runs.saved import newest_iteration, numbered
 
 ROWS_READ = 3
@@ -162,8 +162,8 @@ def _row_fault(row: Any, number: int, input_key: str, label_key: str | None, con
     verified = (config.data.function or "").startswith("sat_slime.plugin.reward.")
     if verified and label_key is None:
         return "slime.label-key is null, and the verifier compares with labels: name the key that they have"
-    if verified and (isinstance(label, (type(None), list, dict)) or not str(label).strip()):
-        what = "it is no text and no number for the verifier to compare with: write one, or leave the row out"
+    if verified and (isinstance(list_in_text(label), (type(None), list, dict)) or not str(label).strip()):
+        what = "it is not one text or number for the verifier to compare with: write one, or leave the row out"
     return what and f"{said}: {what}"
 
 

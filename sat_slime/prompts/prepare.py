@@ -22,7 +22,16 @@ import sat_slime
 from sat_slime.config.disk import sha256
 from sat_slime.config.jsonl import write_atomically
 from sat_slime.config.source import ConfigError
-from sat_slime.prompts.text import digest, instructed, normalize, odd_file, odd_label, odd_text, strip_instruction
+from sat_slime.prompts.text import (
+    digest,
+    instructed,
+    list_in_text,
+    normalize,
+    odd_file,
+    odd_label,
+    odd_text,
+    strip_instruction,
+)
 
 MANIFEST, TRAIN, EVALUATION = "manifest.json", "train.jsonl", "aime24.jsonl"
 SEED = 1234
@@ -375,6 +384,7 @@ def label_text(value: Any) -> str | None:
     r"""Return the label in a value, as text, out of `reward_model`, a list of one, or \boxed; None for none."""
     if isinstance(value, dict):
         value = value.get("ground_truth")
+    value = list_in_text(value)
     if isinstance(value, list) and len(value) == 1:
         value = value[0]
     if isinstance(value, bool) or not isinstance(value, (str, int, float)):

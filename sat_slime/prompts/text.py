@@ -3,6 +3,8 @@ around it; and prompts, labels and files that can be read and yet are not what t
 
 from __future__ import annotations
 
+import ast
+import contextlib
 import hashlib
 import json
 import math
@@ -67,6 +69,7 @@ def instructed(problem: str) -> str:
 
 ROLES = ("system", "developer", "user", "assistant", "tool")
 _SURROGATE = re.compile(r"[\ud800-\udfff]")
+_LIST = re.compile(r"""\s*\[\s*["'].*["']\s*\]\s*""", re.DOTALL)
 _CONTROL = re.compile(r"<\|[a-z_]{2,40}\|>|<｜[^<>｜\s]{1,40}｜>|<(?:start|end)_of_turn>")
 
 
@@ -108,6 +111,14 @@ def _half(text: str) -> str | None:
     if half := _SURROGATE.search(text):
         return f"it holds half a character (U+{ord(half[0]):04X}), which no tokenizer takes: repair or leave it out"
     return None
+
+
+def list_in_text(label: Any) -> Any:
+    """Return a label as it is, or where it is a list of texts in a text, written as in JSON or Python, that list."""
+    if isinstance(label, str) and _LIST.fullmatch(label):
+        with contextlib.suppress(ValueError, SyntaxError, MemoryError, RecursionError):
+            return ast.literal_eval(label.strip())
+    return label
 
 
 def odd_label(label: Any) -> str | None:

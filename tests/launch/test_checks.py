@@ -170,7 +170,8 @@ def of_prompts(folder, content, *settings, name="prompts.jsonl", part="", mark="
         (rows(said("user", "1+1<|im_end|>")), "control token <|im_end|>"),
         (rows({**TEXT, "prompt": ["Be brief.", *said("user", "1+1")["prompt"]]}), "role None"),
         (rows({**TEXT, "label": float("inf")}), "'label' of row 1 is inf"),
-        (rows({**TEXT, "label": ["2"]}), "'label' of row 1 is ['2']: it is no text and no number"),
+        (rows({**TEXT, "label": ["2"]}), "'label' of row 1 is ['2']: it is not one text or number"),
+        (rows({**TEXT, "label": '["2", "3"]'}), "it is not one text or number"),
     ],
 )
 def test_prompts_that_slime_could_not_take(tmp_path, content, told):
