@@ -98,7 +98,8 @@ def plan_grid(
     grid = load_grid(file, {"name": name} if name else {})
     if name or not begun:
         folder = GridFolder(Path(grid.output_dir).expanduser() / grid.name)
-        there = folder.path.iterdir() if folder.path.is_dir() and not folder.is_grid() else ()
+        there = {*folder.path.iterdir()} if folder.path.is_dir() and not folder.is_grid() else set()
+        there -= {folder.cells, folder.logs, folder.run}  # of a start that broke off before it wrote grid.yaml
         if any(not path.name.startswith(".") for path in there):
             raise RunFolderError(f"{folder.path} exists and is not a grid folder: choose another --name")
     of_file = load_config(file.parent / grid.run)

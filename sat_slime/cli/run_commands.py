@@ -228,7 +228,7 @@ def grid(
     from sat_slime.cli.grid_run import commands, describe, plan_grid, run_grid
 
     numbers = [number.strip() for number in (seeds or "").split(",") if number.strip()]
-    if not all(number.isdigit() for number in numbers):
+    if not all(number.isdecimal() for number in numbers):
         bad_input(f"--seeds {seeds}: expected numbers with commas between, such as 0,1")
     console = LastingConsole()
     options = [*(["--address", address] if address else []), *(["--skip-checks"] if skip_checks else [])]

@@ -207,6 +207,7 @@ def test_dry_run_shows_plan_and_cost_and_starts_nothing(told):
     assert result.exit_code == 0 and "2 methods x 2 lags x 2 seeds = 8 cells" in result.stdout
     assert "unknown until a cell has run" in result.stdout
     assert starts(told) == [] and not Path("grids").exists()
+    Path("grids/small/cells").mkdir(parents=True)  # as a full disk left it
     sat_slime_grid("grid.yaml", "--only", "@1")
     measured = sat_slime_grid("grid.yaml", "--dry-run").stdout
     assert "6 min 00 s left for 4 cells (measured: the median of finished cells)" in measured
@@ -272,7 +273,7 @@ def test_a_grid_may_grow_but_not_change(told):
         ({"seed_keys": ["sed"]}, [], "unknown key 'sed'; did you mean 'seed'?"),
         ({}, ["--skip-checks"], "--skip-checks is for runs of slime"),
         ({}, ["--seeds", "2"], "--seeds 2: the grid's seeds are 0, 1"),
-        ({}, ["--seeds", "a"], "expected numbers with commas between"),
+        ({}, ["--seeds", "²"], "expected numbers with commas between"),
         ({"output_dir": "grid.yaml/x"}, [], "cannot be written"),
     ],
 )
