@@ -259,10 +259,16 @@ def arguments(plan: GridPlan, cell: Cell) -> list[str]:
     """Return the arguments of `sat-slime` that run a cell to its end, from its beginning or from where it stands: of
     `launch`, or of `status` where a cell's job goes on already."""
     config, run = plan.configs[cell], plan.folder.run_folder(cell)
-    if isinstance(config, SlimeConfig) and _state(plan, cell).get("status") == "running":
-        return ["status", str(run.path), "--follow"]
-    if run.has_data() or (isinstance(config, SlimeConfig) and saved_iterations(config, run.path)):
-        return ["launch", str(run.path), "--resume", *plan.options]
+    again = ["--resume"] if run.has_data() else []
+    if isinstance(config, SlimeConfig):
+        if _state(plan, cell).get("status") == "running":
+            return ["status", str(run.path), "--follow"]
+        if saved_iterations(config, run.path):
+            again = ["--resume"]
+        elif again and not config.checkpoint.every_n_iterations:
+            again = ["--resume-from", "0"]  # it has nothing to go on from
+    if again:
+        return ["launch", str(run.path), *again, *plan.options]
     file = plan.folder.cells / f"{cell.name}.yaml"
     write_atomically(file, dump_config(config))
     return ["launch", str(file), *plan.options]
@@ -345,7 +351,7 @@ class GridRun:
         if _state(self.plan, cell).get("status") == "finished":
             self._tell(cell, "finished", has_ended=True)
             return
-        words, goes_on = arguments(self.plan, cell), self.folder.run_folder(cell).has_data()
+        words = arguments(self.plan, cell)
         with open(self.folder.output(cell), "ab") as output:
             start_line = f"{self.folder.START}{time.strftime('%Y-%m-%d %H:%M:%S')} sat-slime {shlex.join(words)}\n"
             output.write((b"\n" if output.tell() else b"") + start_line.encode())  # a killed one's line has no end
@@ -359,7 +365,8 @@ class GridRun:
                 start_new_session=True,  # Ctrl-C in the terminal is for the grid, which passes it on
             )
         again = f", attempt {self.starts[cell] + 1}" if self.starts[cell] else ""
-        self._tell(cell, ("goes on from its newest checkpoint" if goes_on else "started") + again)
+        how = "goes on from its newest checkpoint" if "--resume" in words else "started"
+        self._tell(cell, ("its job goes on" if words[0] == "status" else how) + again)
 
     def _end(self, cell: Cell, code: int) -> None:
         state = _state(self.plan, cell)

@@ -148,6 +148,7 @@ def test_the_command_of_a_grids_cell_depends_on_its_job(settings_of_a_run):
     grid = {"name": "small", "run": "run.yaml", "methods": ["gspo"], "seeds": [7]}
     Path("grid.yaml").write_text(yaml.safe_dump(grid))
     plan = plan_grid(Path("grid.yaml"), options=["--skip-checks"])
+    saves_nothing = plan_grid(Path("grid.yaml"), overrides=["slime.save-interval=0"])
     cell = plan.wanted[0]
     plan.folder.cells.mkdir(parents=True)
     first = arguments(plan, cell)
@@ -161,5 +162,7 @@ def test_the_command_of_a_grids_cell_depends_on_its_job(settings_of_a_run):
     assert arguments(plan, cell) == first, "a cluster that is gone has no job to follow"
     run.ended("failed", "no GPU")
     assert arguments(plan, cell) == first
+    run.metrics.write_text('{"step": 1}\n')
+    assert arguments(saves_nothing, cell) == ["launch", str(run.path), "--resume-from", "0"]
     (run.checkpoints / "latest_checkpointed_iteration.txt").write_text("1")
     assert arguments(plan, cell) == ["launch", str(run.path), "--resume", "--skip-checks"]
