@@ -173,6 +173,7 @@ class _Worker:
         )
         paths = [os.path.abspath(path) for path in sys.path]
         arguments = [theirs.fileno(), self._cpu_s, self._memory_mb]
+        libraries = os.environ.get("LD_LIBRARY_PATH", "")
         with theirs:
             self._process = subprocess.Popen(
                 [sys.executable, "-c", program, json.dumps(paths), json.dumps(arguments)],
@@ -180,8 +181,8 @@ class _Worker:
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 cwd="/",
-                # No environment is passed on: so no secrets are in it, and sets have the same order each time.
-                env={"PATH": os.defpath, "PYTHONHASHSEED": "0", "LANG": "C.UTF-8"},
+                # No more of the environment is passed on than finds libpython, so no secrets; sets have one order.
+                env={"PATH": os.defpath, "PYTHONHASHSEED": "0", "LANG": "C.UTF-8", "LD_LIBRARY_PATH": libraries},
                 start_new_session=True,  # Ctrl-C ends the pool, and that ends this
             )
         self._connection = Connection(mine.detach())

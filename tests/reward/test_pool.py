@@ -29,6 +29,7 @@ COSTLY_LABEL = "x^2<5"
 def pool():
     with pytest.MonkeyPatch.context() as patched, VerifierPool(workers=2, cpu_s=0.5) as pool:
         patched.setenv("HF_TOKEN", "secret")
+        patched.setenv("LD_LIBRARY_PATH", "/no/lib", prepend=os.pathsep)
         yield pool
 
 
@@ -236,10 +237,10 @@ def test_the_parent_imports_no_mathematics():
     assert done.stdout.split() == ["1.0"], done.stderr
 
 
-def test_workers_see_no_environment(pool):
+def test_workers_see_no_environment_but_where_libraries_are(pool):
     pool.verify("Answer: 5", "5")
-    pids = [worker._process.pid for worker in pool._workers if worker._process]
-    assert pids and not any(b"secret" in Path(f"/proc/{pid}/environ").read_bytes() for pid in pids)
+    seen = [Path(f"/proc/{worker._process.pid}/environ").read_bytes() for worker in pool._workers if worker._process]
+    assert seen and all(b"/no/lib" in environment and b"secret" not in environment for environment in seen)
 
 
 def test_only_the_end_of_a_long_response_is_read(pool):
