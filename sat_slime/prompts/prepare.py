@@ -22,16 +22,7 @@ import sat_slime
 from sat_slime.config.disk import sha256
 from sat_slime.config.jsonl import write_atomically
 from sat_slime.config.source import ConfigError
-from sat_slime.prompts.text import (
-    digest,
-    instructed,
-    list_in_text,
-    normalize,
-    odd_file,
-    odd_label,
-    odd_text,
-    strip_instruction,
-)
+from sat_slime.prompts.text import digest, instructed, list_in_text, odd_file, odd_label, odd_text, strip_instruction
 
 MANIFEST, TRAIN, EVALUATION = "manifest.json", "train.jsonl", "aime24.jsonl"
 SEED = 1234
@@ -187,7 +178,7 @@ def gather(one: PromptSet) -> None:
     def read(raw: str) -> tuple[str, str | None, bytes]:
         """Return the problem in a text, what is odd about it, and its key."""
         bare = strip_instruction(raw)
-        return bare, odd_text(raw, templated=True), digest(normalize(bare))
+        return bare, odd_text(raw, templated=True), digest(bare)
 
     for number, problem, label in read_pairs(file):
         account["rows"] += 1

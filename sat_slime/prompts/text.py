@@ -56,9 +56,9 @@ def normalize(problem: str) -> str:
     return "".join(_PUNCTUATION.sub("", text).casefold().split())
 
 
-def digest(text: str) -> bytes:
-    """Return 16 bytes that stand for a text: a million of them take little memory."""
-    return hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).digest()
+def digest(problem: str) -> bytes:
+    """Return 16 bytes that stand for the normal form of a problem: a million of them take little memory."""
+    return hashlib.blake2b(normalize(problem).encode("utf-8", "surrogatepass"), digest_size=16).digest()
 
 
 def instructed(problem: str) -> str:
