@@ -59,12 +59,6 @@ def test_all_faults_are_told_at_once(runtime, monkeypatch, command):
     assert result.exit_code == 2 and all(fault in result.output for fault in faults), result.output
 
 
-def test_an_earlier_run_is_kept_unless_told(runtime):
-    sat_slime_command("launch", TINY)
-    assert sat_slime_command("launch", TINY).exit_code == 2  # test_mistakes.py has what is told
-    assert sat_slime_command("launch", TINY, "--overwrite").exit_code == 0 and len(runtime.calls) == 2
-
-
 @pytest.mark.parametrize("option", [["--detach"], ["--full"], ["--start-ray"], ["--skip-checks"], ["--address", "x"]])
 def test_options_that_a_lab_run_has_not(option):
     result = sat_slime_command("launch", TINY, *option)

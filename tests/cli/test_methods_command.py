@@ -40,8 +40,6 @@ def test_one_in_full_has_formula_and_settings(name):
             assert f".{field.name} = {'unset' if value is None else value}: " in result.stdout, field.name
 
 
-def test_methods_of_what_is_refused_and_of_what_is_unknown():
+def test_methods_of_what_is_a_switch_and_of_what_is_refused():
     assert "switched on by method.top_p_replay: true, or BASE-topp" in sat_slime_command("methods", "topp").stdout
     assert "SPO has no clip interval" in sat_slime_command("methods", "sat-spo").stdout
-    unknown = sat_slime_command("methods", "dpppo")
-    assert unknown.exit_code == 2 and "did you mean 'dppo'" in unknown.stderr

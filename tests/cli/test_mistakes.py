@@ -44,6 +44,7 @@ launch quickstart.yaml --method satgspo | 'satgspo' | 'sat-gspo'
 launch quickstart.yaml --set method.base=gspoo | 'gspoo' | 'gspo'
 launch quickstart.yaml --name a/b | 'a/b' | letters
 methods dapo | 'dapo' | clip.eps_high 0.28
+methods dpppo | 'dpppo' | did you mean 'dppo'
 init quikstart | quikstart | quickstart, streaming
 init slime --method grpo | --method grpo | init plugin | sat-slime launch
 check sat.yaml --set sat_slime.method=grpo | --set | sat.yaml | change it there
@@ -96,6 +97,7 @@ report runs/none | runs/none | config.yaml
 report notes.txt | notes.txt | 'my notes
 report runs/there --out notes.txt | notes.txt | --out
 diagnose runs/none | runs/none | TensorBoard
+diagnose runs/there --out x | --out is for trackers, logs and dumps | runs/there/diagnosis
 replay runs/there | runs/there | dump.every_n_iterations
 replay none.pt | none.pt
 replay notes.txt | notes.txt | sat-slime report notes.txt

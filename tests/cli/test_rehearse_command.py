@@ -11,7 +11,6 @@ from command_line import PAPER, sat_slime_command
             ["--set", "cluster.slime_dir=/none"],
             "cluster.slime_dir is /none: no slime is in it; set it to the checkout, or make one: scripts/get-slime",
         ),
-        (["--set", "pipeline.lag=-1"], "pipeline.lag is -1"),
         (["--method", "sat-gspo", "--set", "slime.qk-layernorm=false"], "describe no family"),
     ],
 )

@@ -40,12 +40,6 @@ def test_a_log_of_slime_is_read_in_one_command(tmp_path, monkeypatch):
     assert refused.exit_code == 2 and refused.stderr.rstrip().endswith("x: Not a directory")
 
 
-def test_an_option_that_a_run_folder_has_no_use_for_is_refused(tmp_path):
-    run = write_run(tmp_path / "run", 3)
-    result = sat_slime_command("diagnose", run, "--out", "x")
-    assert result.exit_code == 2 and "--out is for trackers, logs and dumps" in " ".join(result.output.split())
-
-
 def test_rows_alone_as_of_the_plugins_run_dir_are_a_run_without_settings(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     rows = write_run(tmp_path / "rows", 40)

@@ -57,18 +57,13 @@ def test_a_run_whose_cluster_is_gone_is_lost_until_it_is_resumed(begun):
     assert sat_slime_command("launch", begun.path, "--resume", "--dry-run", "--skip-checks").exit_code == 0
 
 
-def test_a_copy_of_a_run_does_not_end_the_runs_job(begun, tmp_path, monkeypatch):
+def test_stop_ends_no_job_by_a_copy_and_hides_no_failure(begun, tmp_path, monkeypatch):
     server = mock.create_autospec(JobServer, instance=True)
     monkeypatch.setattr(slime_run, "JobServer", lambda address: server)
     server.state.return_value = server.stop.return_value = JobState("RUNNING")
     stopped = sat_slime_command("stop", shutil.copytree(begun.path, tmp_path / "copy"))
     assert stopped.exit_code == 2 and "end that: sat-slime stop run\n" in stopped.stderr, stopped.output
     assert not server.stop.called and not begun.stop_mark.exists()
-
-
-def test_a_job_that_has_failed_stays_so_when_it_is_stopped(begun, monkeypatch):
-    server = mock.create_autospec(JobServer, instance=True)
-    monkeypatch.setattr(slime_run, "JobServer", lambda address: server)
     server.state.return_value = JobState("FAILED", None, "the head node was full")
     begun.started("job-1")
     stopped = sat_slime_command("stop", begun.path)

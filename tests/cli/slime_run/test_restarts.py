@@ -65,11 +65,6 @@ def test_what_dies_again_and_again_at_one_iteration_is_given_up(begun, followed)
     assert state(begun.path)["error"] == ending.error
 
 
-def test_a_job_that_is_stopped_while_it_is_followed_is_not_sent_again(begun, followed, monkeypatch):
-    monkeypatch.setattr(slime_run, "follow", lambda *_: Ending("interrupted", None, "go on with", True, None))
-    assert followed().status == "interrupted" and read_rows(begun.restarts) == []
-
-
 def test_a_run_that_cannot_be_resumed_says_why(begun, followed, monkeypatch):
     monkeypatch.setattr(slime_run, "_send", mock.Mock(side_effect=ConfigError("slime.prompt-data is gone")))
     assert followed().error == f"{DEAD.error}; its restart failed: slime.prompt-data is gone"
