@@ -177,8 +177,9 @@ def stop(
     """End a run or a grid as Ctrl-C in its terminal does: after the iteration, with a checkpoint.
 
     Of a run on slime the job ends, and the Ray that was started for it, at
-    once: what came after the newest checkpoint is lost. Nothing else is
-    touched, and [bold]launch RUN --resume[/] or [bold]grid[/] goes on.
+    once: what came after the newest checkpoint is lost. Jobs of a grid's
+    cells go on, and are named. Nothing else is touched, and
+    [bold]launch RUN --resume[/] or [bold]grid[/] goes on.
     """
     from sat_slime.cli.lab_run import stop_run
     from sat_slime.runs.folder import RunFolder
@@ -186,8 +187,13 @@ def stop(
     from sat_slime.runs.reading import is_lab
 
     console = Console()
-    if GridFolder(run).is_grid() or is_lab(RunFolder.open(run)):
-        finish(stop_run(run, now, console), console)
+    grid = GridFolder(run)
+    if grid.is_grid() or is_lab(RunFolder.open(run)):
+        ending = stop_run(run, now, console)
+        for path in _folders(grid.runs):
+            if (state := RunFolder(path).state()).get("status") == "running" and "job" in state:
+                typer.echo(f"its job {state['job']} goes on: stop it with sat-slime stop {short(path)}")
+        finish(ending, console)
     from sat_slime.cli.slime_run import stop_job
 
     finish(stop_job(run, console), console)

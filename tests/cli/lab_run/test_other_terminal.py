@@ -121,8 +121,11 @@ def test_a_grid_is_stopped_too(tmp_path):
     grid = GridFolder(tmp_path / "grids/g")
     with grid.held(GridConfig(name="g"), LabConfig()):
         pass
-    process = hold(grid.path)
-    assert "g: stopped" in sat_slime_command("stop", grid.path).stdout
+    process, cell = hold(grid.path), RunFolder(grid.runs / "cell")
+    cell.path.mkdir(parents=True)
+    cell.started("job-1")
+    told = sat_slime_command("stop", grid.path).stdout
+    assert "g: stopped" in told and f"job-1 goes on: stop it with sat-slime stop {cell.path}\n" in told
     assert process.wait() == 0
 
 
