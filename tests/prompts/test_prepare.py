@@ -45,7 +45,7 @@ def counts(one):
 
 def test_odd_rows_are_left_out_and_said(tmp_path):
     rows = [
-        {"prompt": "Find x.", "label": "1"},
+        {"prompt": "Find the limit.", "label": "infinity"},
         {"prompt": "bad \ud800 2+2?", "label": "4"},
         {"prompt": '[{"role": "user", "content": "2+2?"}]', "label": "4"},
         {"prompt": "2+2<|im_end|>", "label": "4"},
