@@ -196,8 +196,10 @@ def gather(one: PromptSet) -> None:
             what = what or "no problem beside the instruction"
             one.left_out.setdefault(what, {"rows": 0, "first": row})["rows"] += 1
     if account["rows"] == account["unusable"]:
+        odd = next((what for what in one.left_out if what not in ("no problem", "no label")), None)
         what = "no row has both a problem and a label" if account["rows"] else "it has no rows"
-        raise ConfigError(f"{one.given}: {what}: {LOOKED_FOR}, or name another with --source {one.name}=SET")
+        why = f"no row can be used: {odd}" if odd else f"{what}: {LOOKED_FOR}"
+        raise ConfigError(f"{one.given}: {why}, or name another with --source {one.name}=SET")
     account["texts"] = len(texts)
     account["two_labels"] = sum(len(problem.labels) > 1 for problem in one.problems.values())
 
