@@ -14,10 +14,6 @@ SHARED = Path(__file__).parents[3] / "shared" / "data"
 PROBLEM = "Let $a, b$ be such that $\\frac{a}{b} = 2$.\n\nFind {a}."
 
 
-def test_the_instruction_is_taken_off_again():
-    assert strip_instruction(instructed(PROBLEM)) == PROBLEM
-
-
 @pytest.mark.parametrize(
     "wording",
     [

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import os
 import signal
 import subprocess
@@ -19,10 +20,12 @@ from label_kinds import DIFFERENT, EQUAL, rows
 
 from sat_slime.reward import CORRECT, KILLED, MODES, WRONG, VerifierPool
 from sat_slime.reward.pool import RESPONSE_CHARS, reason_of
+from sat_slime.runs.folder import is_alive
 
 COSTLY = f"\\boxed{{|{'+'.join(f'|x-{k}|' for k in range(12))}|<9}}"
 """A response that takes seconds to be compared with the label below."""
 COSTLY_LABEL = "x^2<5"
+alive = functools.partial(is_alive, mark="")
 
 
 @pytest.fixture(scope="module")
@@ -31,13 +34,6 @@ def pool():
         patched.setenv("HF_TOKEN", "secret")
         patched.setenv("LD_LIBRARY_PATH", "/no/lib", prepend=os.pathsep)
         yield pool
-
-
-def alive(pid: int) -> bool:
-    try:
-        return "Z" not in Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-    except OSError:
-        return False
 
 
 def test_the_kinds_of_labels_have_their_verdicts(pool):

@@ -1,6 +1,5 @@
 """Runs of slime as jobs on a real Ray, with a stand-in for slime."""
 
-import contextlib
 import json
 import os
 import re
@@ -20,7 +19,7 @@ from sat_slime.cli.slime_run import plan_slime_run, saved_iterations
 from sat_slime.config import finding, load_config
 from sat_slime.config.jsonl import read_rows
 from sat_slime.launch import local_ray, machine
-from sat_slime.launch.local_ray import LocalRay, how_it_died, is_running, stop_ray
+from sat_slime.launch.local_ray import LocalRay, _processes_of, how_it_died, is_running, stop_ray
 from sat_slime.launch.ray_jobs import JobServer
 
 SECRETS = {"WANDB_API_KEY": "wandb-0123456789abcdef", "HF_TOKEN": "hf_0123456789abcdef"}
@@ -204,7 +203,7 @@ def test_a_ray_of_the_runs_own_is_started_anew_when_it_dies_and_ends_with_the_ru
     assert launching.returncode == 0, rest
     second = LocalRay(**json.loads((run / "job.json").read_text())["ray"])
     assert second.folder != first.folder and not Path(second.folder).exists()
-    assert processes_of(first) == processes_of(second) == [] and state(run)["status"] == "finished"
+    assert _processes_of(first) == _processes_of(second) == [] and state(run)["status"] == "finished"
     assert JobServer(yaml.safe_load(file.read_text())["cluster"]["address"])  # the other Ray is there still
 
 
@@ -219,17 +218,7 @@ def test_the_death_of_a_ray_of_the_runs_own_is_told_by_the_next_command(file, tm
     assert how_it_died(ray, timeout_s=120)
     shown = sat_slime_command("status", run).stdout
     assert "state       failed" in shown and died in shown and died in state(run)["error"]
-    assert not is_running(ray) and not stop_ray(ray) and processes_of(ray) == []
-
-
-def processes_of(ray):
-    """What has its folder in its environment, and is no zombie, whose environment is empty."""
-    found = []
-    for process in Path("/proc").glob("[0-9]*"):
-        with contextlib.suppress(OSError):
-            if f"RAY_TMPDIR={ray.folder}".encode() in (process / "environ").read_bytes():
-                found.append((process / "cmdline").read_text())
-    return found
+    assert not is_running(ray) and not stop_ray(ray) and _processes_of(ray) == []
 
 
 @pytest.mark.engine
