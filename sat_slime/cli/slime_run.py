@@ -548,7 +548,8 @@ def _asked(folder: RunFolder, config: SlimeConfig, record: JobRecord) -> Job:
 
 
 def job_status(path: Path, console: Console | None = None) -> list[str]:
-    """Return what is known of a run, a line each. console: where its newest job is first shown to its end."""
+    """Return what is known of a run, a line each. console: where its newest job is first shown to its end, with which
+    the Ray ends that was started for it."""
     job = find(path)
     if console and job.goes_on:
         _show(job, console, is_again=True)
@@ -568,7 +569,10 @@ def job_status(path: Path, console: Console | None = None) -> list[str]:
     if noted.get("error") and not job.goes_on:
         lines.append(f"error       {noted['error']}")
     if record.ray is not None and not job.goes_on and is_running(record.ray):
-        lines.append(f"Ray         started for this run, and still there: sat-slime stop {short(path)}")
+        if console and job.state and not folder.lock.is_held():  # who has the lock follows the job, and ends it
+            _end_ray(record.ray, console, folder.logs if noted.get("status") == "failed" else None)
+        else:
+            lines.append(f"Ray         started for this run, and still there: sat-slime stop {short(path)}")
     return lines
 
 

@@ -136,6 +136,13 @@ def test_status_follows_a_job_that_goes_on_and_then_says_how_it_ended(begun, mon
     server.state.side_effect = lambda _: sent.write(begun.path) or begun.started("job-2") or JobState("FAILED")
     sat_slime_command("status", begun.path)
     assert (begun.state()["status"], begun.state()["job"]) == ("running", "job-2")
+    JobRecord("job-2", "http://127.0.0.1:1", LocalRay("", 1, "/tmp/sat_slime-01234567")).write(begun.path)
+    monkeypatch.setattr(slime_run, "is_running", lambda _: True)
+    monkeypatch.setattr(slime_run, "stop_ray", stopped := mock.Mock())
+    server.state.side_effect = lambda _: JobState("SUCCEEDED", 0)
+    assert "Ray         started for this run, and still" in sat_slime_command("status", begun.path).stdout
+    assert not stopped.called and "and still there" not in sat_slime_command("status", begun.path, "-f").stdout
+    assert stopped.call_count == 1, "as by the launch that follows its job"
 
 
 def test_the_command_of_a_grids_cell_depends_on_its_job(settings_of_a_run):
