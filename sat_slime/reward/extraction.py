@@ -19,7 +19,7 @@ _VERB = re.compile(
     re.IGNORECASE,
 )
 _CLAUSE = re.compile(
-    r"(?i),?\s(?:when|where|for|with|since|because|if|as|at|which|so that|such that|attained|achieved|obtained|"
+    r"(?i),?\s\(?(?:when|where|for|with|since|because|if|as|at|which|so that|such that|attained|achieved|obtained|"
     r"in total|by|after|in order|from|but)(?![a-zA-Z])|,\s(?:so|not|and so|which|since|because|when|attained)\s|;\s"
 )
 _SUPPOSED = re.compile(r"(?i)\b(?:thought|guess(?:ed)?|expected|at first|initially|mistakenly|wrongly)\b")

@@ -18,7 +18,7 @@ from sat_slime.reward.prime_math import hendrycks
         ("**Answer:** 34", "34"), ("**Answer**: **34**", "34"), ("Answer: 34\n\nSince x is odd, y = 2.", "34"),
         ("Answer: 7\nno, I see\nAnswer: 8", "8"), ("\\boxed{7}, or rather: Answer: 8", "8"),
         ("Answer: 8, so \\boxed{9}", "9"), ("\\boxed{7} and then \\boxed{8}", "8"), ("34 is the answer.", "34"),
-        ("\\boxed{7}. My answer is clearly right", "7"), ("the answer is odd", "odd"),
+        ("\\boxed{7}. My answer is clearly right", "7"), ("the answer is odd", "odd"), ("Answer: 7 (as x = 3)", "7"),
         ("The roots are:\n\n\n- 2\n- 3", "2, 3"), ("we get\n12", "12"), ("\\fbox{3}", "3"), ("\\boxed {3}", "3"),
         ("\\boxed{\\frac{1}{\\sqrt{2}}}", "\\frac{1}{\\sqrt{2}}"), ("\\boxed{\\{1, 2\\}}", "\\{1, 2\\}"),
         ("\\boxed{\\left\\{ x \\right.}", "\\left\\{ x \\right."), ("\\boxed{185\\}", "185\\"),
