@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import shutil
 import time
 from collections import Counter
@@ -52,9 +51,8 @@ def rehearse_run(
         ours = RunFolder(kept).is_run()
         why = "there already: --overwrite deletes an earlier rehearsal," if ours else "no run's, and is not deleted:"
         raise RunFolderError(f"{kept} is {why} --set name=NAME makes another") from error
-    with sigterm_as_ctrl_c(), contextlib.ExitStack() as cleaning:
+    with sigterm_as_ctrl_c():
         scratch = new_scratch()
-        cleaning.callback(undisturbed()(scratch.remove))
         try:
             rehearsal = Rehearsal(file, config, scratch.path / "rehearsal", console)
             if rehearsal.marks[FAIL]:
@@ -63,6 +61,9 @@ def rehearse_run(
                 rehearsal.run(overwrite)
         except KeyboardInterrupt:
             return Ending("interrupted", "interrupted: everything that was started has ended", "")
+        finally:
+            with undisturbed():
+                scratch.remove()
     lines: list[str] = []
     if not dry_run:
         held = f"{rehearsal.marks['OK']} checks held, {rehearsal.marks[FAIL]} did not"

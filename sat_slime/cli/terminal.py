@@ -158,13 +158,11 @@ def sigterm_as_ctrl_c() -> contextlib.AbstractContextManager[None]:
     return signals_handled(signal.default_int_handler, [signal.SIGTERM, signal.SIGHUP])
 
 
-@contextlib.contextmanager
-def undisturbed() -> Iterator[None]:
+def undisturbed() -> contextlib.AbstractContextManager[None]:
     """Inside, Ctrl-C, SIGTERM and a hangup do nothing: what ends processes is not to be interrupted by a second one."""
     from sat_slime.config.exits import signals_handled
 
-    with signals_handled(signal.SIG_IGN):
-        yield
+    return signals_handled(signal.SIG_IGN)
 
 
 def short(folder: Path) -> str:
