@@ -204,6 +204,7 @@ _SIMPLER = [
     (re.compile(r"\\(?:thickapprox|simeq|doteq)(?![a-zA-Z])"), r"\\approx"),
     (re.compile(r"\\varnothing(?![a-zA-Z])|^\s*\\\{\s*\\\}\s*$"), r"\\emptyset"),
     (re.compile(r"(?<![\w^.,/])([0-9]+)\s+(?=[0-9]+(?![0-9]|\s*[/^]))"), r"\1, "),  # not 3 1/2, 5 10^3
+    (re.compile(r"^\s*\{((?:[^{}]|\{[^{}]*\})*,(?:[^{}]|\{[^{}]*\})*)\}\s*$"), r"\\{\1\\}"),
 ]  # fmt: skip
 _APPROXIMATELY = re.compile(r"\\approx(?![a-zA-Z])")
 _ABOUT = re.compile(
