@@ -50,9 +50,8 @@ def python(program: str) -> str:
 
 
 def test_importing_parts_imports_no_engine():
-    parts = ", ".join(
-        f"sat_slime.{part}" for part in ("objective", "config", "rollout.stream", "report.run", "cli", "lab")
-    )
+    names = "objective config rollout.stream report.run cli lab"
+    parts = ", ".join(f"sat_slime.{name}" for name in names.split())
     assert python(f"import sys, {parts}; print(*({set(ENGINES)!r} & set(sys.modules)))").split() == []
 
 

@@ -214,7 +214,8 @@ def whole_cycles(steps: int, period: int) -> int:
 
 
 def windows(values: np.ndarray, size: int) -> np.ndarray:
-    """Return (n, size): the newest values at each of (n,) steps, NaN before the first."""
+    """Return (n, size): the newest values at each of (n,) steps, NaN before the first; of n + 1 values at most."""
+    size = min(size, len(values) + 1)  # a lag may be as large as anybody likes
     return np.lib.stride_tricks.sliding_window_view(np.concatenate([np.full(size, np.nan), values]), size)[1:]
 
 

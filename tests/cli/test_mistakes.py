@@ -117,6 +117,8 @@ launch slime.yaml --set slime.save-retain-interval=80 | save-retain-interval | p
 launch slime.yaml --set slime.start-rollout-id=8 | start-rollout-id | --resume-from
 launch slime.yaml --set pipeline.mode=streaming --set slime.update-weight-transport=disk | disk | leave it out
 launch slime.yaml --set slime.rm-type=mathh --set slime.custom-rm-path=false | mathh | to math
+rehearse slime.yaml --set cluster.slime_dir=/none | cluster.slime_dir is /none: no slime is in it | scripts/get-slime
+rehearse slime.yaml --set slime.qk-layernorm=false | describe no family
 launch slime.yaml --set slime.rm-type=prime_math --set slime.custom-rm-path=false | prime_math | reward.prime_math
 """.strip().splitlines()
 

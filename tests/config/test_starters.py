@@ -1,9 +1,15 @@
-"""What `sat-slime init` writes: files that load as those of the package do, wherever they are."""
+"""What `sat-slime init` writes: files that load as those of the package do, wherever they are; base files by the
+schema."""
 
+import base_files
 import pytest
+import yaml
+from base_files import FILES, base_file
 
 from sat_slime.config import ConfigError, load_config
 from sat_slime.config.loader import load_grid
+from sat_slime.config.section import flat
+from sat_slime.config.source import parse_value
 from sat_slime.config.starters import CONFIGS, STARTERS, write_starter
 
 RUNS_AND_GRIDS = [name for name, starter in STARTERS.items() if not starter.path.startswith("clusters/")]
@@ -39,3 +45,20 @@ def test_a_file_of_the_user_is_never_overwritten_and_an_unknown_starter_named(tm
     assert (tmp_path / "base.yaml").read_bytes() == b"name: min\xe9\n"
     with pytest.raises(ConfigError, match="init quickest: there is no such starter; there are quickstart, streaming"):
         write_starter("quickest", tmp_path)
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_the_files_are_what_the_schema_says(name):
+    told = "write it with: scripts/generate.sh"
+    assert (CONFIGS / name).read_text() == base_file(FILES[name]), told
+
+
+def test_settings_of_ours_are_few():
+    values = yaml.safe_load(base_file(FILES["slime/base.yaml"]))
+    values.pop("slime")
+    assert len(flat(values)) <= 80
+
+
+@pytest.mark.parametrize("value", [1e-6, 5e-4, 0.001, 1.0, 0.0, 12.5, None, True, "flash", "~/x", [], {}, [1, 2]])
+def test_values_are_read_back_as_they_were(value):
+    assert parse_value(base_files.as_yaml(value)) == value

@@ -369,9 +369,7 @@ def test_a_head_node_without_the_plugin(tmp_path):
     server.wait.return_value = JobState("FAILED", 1)
     sent = slime_command(dense(), tmp_path)
     (line,) = failed(cluster_findings(server, dense(), tmp_path, sent))
-    assert line.endswith(
-        "without an answer (FAILED): python3: No module named sat_slime: install it there, or set cluster.python_path"
-    )
+    assert "(FAILED): python3: No module named sat_slime: install it there, or set cluster.python_path" in line
 
 
 SECOND = {"name": "10.0.0.2", "slime_address": "10.0.0.2"}
@@ -431,8 +429,7 @@ def test_nodes_that_hang_are_waited_for_together_and_named(ray, monkeypatch, cap
 @pytest.mark.engine
 def test_a_real_cluster_is_asked(ready, tmp_path, ray_server):
     server = JobServer(ray_server.address)
-    config = dense(*ready, "slime.tensor-model-parallel-size=4")
-    folder = tmp_path / "runs" / "run"
+    config, folder = dense(*ready, "slime.tensor-model-parallel-size=4"), tmp_path / "runs" / "run"
     findings = list(cluster_findings(server, config, folder, slime_command(config, folder)))
     assert ("OK", "GPUs", "8 of 8 (4 for training and 4 for rollout)") in [(f.mark, f.what, f.detail) for f in findings]
     assert {f.what for f in findings} >= {"plugin", "slime", "megatron", "checkpoint", "data", "disk", "flags"}

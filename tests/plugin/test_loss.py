@@ -41,10 +41,7 @@ def method_of(name: str) -> Method:
 
 def args_of(name: str, **changes):
     method = method_of(name)
-    flags = {
-        "use_rollout_routing_replay": method.routing_replay,
-        "rollout_top_p": 0.9 if method.top_p_replay else 1.0,
-    }
+    flags = {"use_rollout_routing_replay": method.routing_replay, "rollout_top_p": 0.9 if method.top_p_replay else 1.0}
     return make_args({"method": OTHERS.get(name, name)}, **flags, **changes)
 
 

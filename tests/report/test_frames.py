@@ -7,14 +7,7 @@ from synthetic import write_cell, write_grid
 
 from sat_slime.config import GridConfig, load_config
 from sat_slime.report.comparison import write_comparison
-from sat_slime.report.frames import (
-    ComparedRun,
-    collect,
-    curve,
-    differing_settings,
-    load_compared_run,
-    seed_curve,
-)
+from sat_slime.report.frames import ComparedRun, collect, curve, differing_settings, load_compared_run, seed_curve
 from sat_slime.report.methods import label_of, pairs_without
 from sat_slime.runs.folder import RunFolder, RunFolderError
 from sat_slime.runs.grid import GridFolder
