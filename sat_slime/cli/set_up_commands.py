@@ -119,7 +119,8 @@ def prepare_laptop(
     result = subprocess.run(program, capture_output=True, text=True, env=environment)
     if result.returncode:
         reason = (result.stderr.strip().splitlines() or [f"exit code {result.returncode}"])[-1]
-        raise ConfigError(f"{folder} could not be made ({reason}): scripts/setup.sh installs what it needs")
+        remedy = ": scripts/setup.sh installs what it needs" if "ModuleNotFoundError" in reason else ""
+        raise ConfigError(f"{folder} could not be made ({reason}){remedy}")
     typer.echo(f"{folder} is ready")
 
 

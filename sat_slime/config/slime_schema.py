@@ -138,9 +138,11 @@ class SlimeModelConfig(View):
     query_groups = Flag("num-query-groups", PositiveInt, 0)
     kv_channels = Flag("kv-channels", PositiveInt, 0)
     vocab_size = Flag("vocab-size", PositiveInt, 0)
+    vocab_multiple = Flag("make-vocab-size-divisible-by", PositiveInt, 128)
     experts = Flag("num-experts", NonNegativeInt, 0)  # 0: a dense model
     experts_per_token = Flag("moe-router-topk", PositiveInt, 2)
     moe_ffn_size = Flag("moe-ffn-hidden-size", PositiveInt, 0)
+    shared_experts_size = Flag("moe-shared-expert-intermediate-size", NonNegativeInt, 0)  # to which all tokens go
 
     @property
     def architecture(self) -> dict[str, Any]:

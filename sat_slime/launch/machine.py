@@ -99,12 +99,12 @@ def beginning_fault(config: SlimeConfig, run_folder: Path) -> str | None:
 
 def data_findings(config: SlimeConfig) -> Iterator[Finding]:
     data, flags = config.data, config.slime
-    sets = {"slime.prompt-data": (data.prompts, data.input_key, data.label_key)} if data.prompts else {}
+    sets = {"slime.prompt-data": (data.prompts, "", data.input_key, data.label_key)} if data.prompts else {}
     if config.eval.every_n_iterations:
-        keys = flags.get("eval-input-key") or data.input_key, flags.get("eval-label-key") or data.label_key
+        keys = "eval-", flags.get("eval-input-key") or data.input_key, flags.get("eval-label-key") or data.label_key
         sets |= {f"slime.eval-prompt-data ({name})": (file, *keys) for name, file in config.eval.prompts.items()}
-    for key, (file, input_key, label_key) in sets.items():
-        problem = data_problem(file, input_key, label_key, config)
+    for key, (file, of_key, input_key, label_key) in sets.items():
+        problem = data_problem(file, of_key, input_key, label_key, config)
         yield fail("data", f"{key} is {file}: {problem}") if problem else ok("data", file)
     needed, path = config.rollout.prompts_per_iteration, Path(data.prompts or "")
     if path.suffix == ".jsonl" and os.path.isfile(path) and os.access(path, os.R_OK):
@@ -116,8 +116,9 @@ def data_findings(config: SlimeConfig) -> Iterator[Finding]:
             yield warn("data", f"{few}: a batch has some prompts twice; {remedy}")
 
 
-def data_problem(file: str, input_key: str, label_key: str | None, config: SlimeConfig) -> str | None:
-    """Return why slime could not read the first rows of a data set, or use a prompt or label of them, or None."""
+def data_problem(file: str, of_key: str, input_key: str, label_key: str | None, config: SlimeConfig) -> str | None:
+    """Return why slime could not read the first rows of a data set, or use a prompt or label of them, or None. of_key:
+    how the flags begin that name its keys, in front of `input-key`."""
     path, part = Path(SLICE.sub("", file)), SLICE.search(file)
     if not os.path.isfile(path):
         made = "prepare laptop` makes it" if is_the_laptops(config) else "data prepare` makes the paper's"
@@ -139,16 +140,18 @@ def data_problem(file: str, input_key: str, label_key: str | None, config: Slime
         return f"it cannot be read ({reason_of(error)})"
     if not rows:
         return None if rows is None else "it has no rows"
-    faults = (_row_fault(row, number, input_key, label_key, config) for number, row in enumerate(rows, 1))
+    faults = (_row_fault(row, number, of_key, input_key, label_key, config) for number, row in enumerate(rows, 1))
     return next(filter(None, faults), None)
 
 
-def _row_fault(row: Any, number: int, input_key: str, label_key: str | None, config: SlimeConfig) -> str | None:
+def _row_fault(
+    row: Any, number: int, of_key: str, input_key: str, label_key: str | None, config: SlimeConfig
+) -> str | None:
     if not isinstance(row, dict):
         return f"row {number} is not a JSON object"
     for setting, key in (("input-key", input_key), ("label-key (null: rows have none)", label_key)):
         if key is not None and key not in row:
-            return f"row {number} has no key {key!r} but {', '.join(map(repr, row))}; set slime.{setting}"
+            return f"row {number} has no key {key!r} but {', '.join(map(repr, row))}; set slime.{of_key}{setting}"
     prompt, label = row[input_key], None if label_key is None else row[label_key]
     asks, said = f"{input_key!r} of row {number}", f"{label_key!r} of row {number} is {label!r}"
     if config.data.chat_template or not config.slime.get("custom-generate-function-path"):  # which may read any

@@ -50,7 +50,7 @@ def elements(
     attention += 2 * model.head_dim if flags.get("qk-layernorm") else 0
     attention += (queries + 2 * kv) // tensor if flags.get("add-qkv-bias") else 0
     width = 3 * hidden if flags.get("swiglu") else 2 * hidden  # of a feed-forward layer's matrices together
-    beside_experts = model.experts * hidden + width * _shared_experts(model) // tensor  # with the router
+    beside_experts = model.experts * hidden + width * model.shared_experts_size // tensor  # with the router
     moe = sum(layers)
     embedding = padded_vocabulary(model, tensor) // tensor * hidden
     # Tied embeddings of a pipeline are on both of its ends.
@@ -69,15 +69,10 @@ def parameters(model: SlimeModelConfig, active: bool = False) -> int:
     return dense + (experts * model.experts_per_token // model.experts if active and experts else experts)
 
 
-def _shared_experts(model: SlimeModelConfig) -> int:
-    """Return the width of the experts to which every token is sent; 0 without any."""
-    return int(model.architecture.get("moe-shared-expert-intermediate-size") or 0)
-
-
 def padded_vocabulary(model: SlimeModelConfig, tensor: int) -> int:
     """Return the rows of the embedding: Megatron pads to 128 for each tensor-parallel rank
     (megatron/training/tokenizer/tokenizer.py, _vocab_size_with_padding)."""
-    multiple = int(model.architecture.get("make-vocab-size-divisible-by") or 128) * tensor
+    multiple = model.vocab_multiple * tensor
     return -(-model.vocab_size // multiple) * multiple
 
 
@@ -189,7 +184,7 @@ def saved_bytes_per_token(config: SlimeConfig, moe: bool) -> float:
     numbers = 4 * hidden + (heads + 2 * kv + query_key + output) * model.head_dim
     if not moe:
         return BF16 * (numbers + 3 * model.ffn_size) / train.tensor_parallel
-    numbers += 3 * _shared_experts(model)
+    numbers += 3 * model.shared_experts_size
     # sent to experts: before and after the exchange, both ways, and between the two matrices
     numbers += model.experts_per_token * (4 * hidden + 3 * model.expert_ffn_size)
     return (BF16 * numbers + 3 * FP32 * model.experts) / train.tensor_parallel

@@ -75,7 +75,7 @@ def test_the_folder_is_whole_and_its_account_complete(sets, tmp_path):
     assert file["name"] == "dapo-math-17k.parquet" and len(file["sha256"]) == 64
     assert manifest["differs_from_paper"] == []
     for name in ("train.jsonl", "aime24.jsonl"):
-        assert data_problem(str(out / name), "prompt", "label", load_config(PAPER)) is None, "the launcher takes it"
+        assert data_problem(str(out / name), "", "prompt", "label", load_config(PAPER)) is None, "the launcher takes it"
     before = {path: path.read_bytes() for path in out.iterdir()}
     assert data("prepare", "--out", out, *sets, "--overwrite").exit_code == 0
     assert {path: path.read_bytes() for path in out.iterdir()} == before
