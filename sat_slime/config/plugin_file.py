@@ -107,7 +107,7 @@ def plugin_findings(file: Path, flags: Iterable[str]) -> Iterator[Finding]:
     reasons = [] if "driver" in (values.get(KEY) or {}) else not_in_a_script(method)
     errors = [f"{KEY}.method: {reason}" for reason in reasons]
     # The script may make several steps of a rollout, but where a threshold is of the step.
-    always = refused_method(method, 1 if method.threshold_is_of_the_step else 2)
+    always = refused_method(method, 1 if method.scope == "step" else 2)
     errors += [f"{KEY}.{line}" for line in always]
     warnings = [f"{KEY}.{line}" for line in refused_method(method, 1) if line not in always]
     for key, value in (CALLED | IN_A_SCRIPT).items():
