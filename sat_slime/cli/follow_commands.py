@@ -182,6 +182,7 @@ def stop(
     [bold]launch RUN --resume[/] or [bold]grid[/] goes on.
     """
     from sat_slime.cli.lab_run import stop_run
+    from sat_slime.cli.slime_run import newest_state, still_there, stop_job
     from sat_slime.runs.folder import RunFolder
     from sat_slime.runs.grid import GridFolder
     from sat_slime.runs.reading import is_lab
@@ -190,10 +191,8 @@ def stop(
     grid = GridFolder(run)
     if grid.is_grid() or is_lab(RunFolder.open(run)):
         ending = stop_run(run, now, console)
-        for path in _folders(grid.runs):
-            if (state := RunFolder(path).state()).get("status") == "running" and "job" in state:
-                typer.echo(f"its job {state['job']} goes on: stop it with sat-slime stop {short(path)}")
+        for folder in map(RunFolder, _folders(grid.runs)):
+            if "job" in folder.state() and (told := still_there(newest_state(folder), folder.path)):
+                typer.echo(told)
         finish(ending, console)
-    from sat_slime.cli.slime_run import stop_job
-
     finish(stop_job(run, console), console)

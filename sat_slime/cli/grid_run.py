@@ -20,7 +20,7 @@ from rich.console import Console
 
 from sat_slime.cli import lab_run
 from sat_slime.cli.any_run import how_long, optimizer_steps, settings_errors, settings_warnings
-from sat_slime.cli.slime_run import find, noted_state, saved_iterations
+from sat_slime.cli.slime_run import end_left_ray, find, newest_state, saved_iterations, still_there
 from sat_slime.cli.terminal import BAD_INPUT, INTERRUPTED, Ending, say, short
 from sat_slime.config import ConfigError, GridConfig, LabConfig, SlimeConfig, dump_config, load_config, load_grid
 from sat_slime.config.exits import how_it_ended, signals_handled
@@ -99,7 +99,8 @@ def plan_grid(
     if name or not begun:
         folder = GridFolder(Path(grid.output_dir).expanduser() / grid.name)
         there = {*folder.path.iterdir()} if folder.path.is_dir() and not folder.is_grid() else set()
-        there -= {folder.cells, folder.logs, folder.run}  # of a start that broke off before it wrote grid.yaml
+        if folder.cells in there:  # of a start that broke off before it wrote grid.yaml
+            there -= {folder.cells, folder.logs, folder.run}
         if any(not path.name.startswith(".") for path in there):
             raise RunFolderError(f"{folder.path} exists and is not a grid folder: choose another --name")
     of_file = load_config(file.parent / grid.run)
@@ -277,11 +278,8 @@ def arguments(plan: GridPlan, cell: Cell) -> list[str]:
 def _state(plan: GridPlan, cell: Cell) -> dict[str, Any]:
     """Return the state of a cell's run, brought up to date where it is a cluster's job, which ends without us."""
     run = plan.folder.run_folder(cell)
-    if isinstance(plan.run, SlimeConfig):
-        # What cannot be asked now is told by the command that runs next.
-        with contextlib.suppress(RunFolderError, ConfigError, JobError):
-            return noted_state(find(run.path))
-    return run.state()
+    # What cannot be asked now is told by the command that runs next.
+    return newest_state(run) if isinstance(plan.run, SlimeConfig) else run.state()
 
 
 class GridRun:
@@ -349,6 +347,8 @@ class GridRun:
 
     def _start(self, cell: Cell) -> None:
         if _state(self.plan, cell).get("status") == "finished":
+            with contextlib.suppress(RunFolderError, ConfigError, JobError):  # of a lab run, or a cluster that is gone
+                end_left_ray(find(self.folder.run_folder(cell).path), self.console)
             self._tell(cell, "finished", has_ended=True)
             return
         words = arguments(self.plan, cell)
@@ -373,10 +373,8 @@ class GridRun:
         status = state.get("status")
         if status == "finished":
             self._tell(cell, "finished", has_ended=True)
-        elif status in ("running", "lost") and "job" in state:
-            shown = short(self.folder.run_folder(cell).path)
-            goes_on = "goes on" if status == "running" else "may go on, but its cluster does not answer"
-            self._tell(cell, f"its job {state['job']} {goes_on}: stop it with sat-slime stop {shown}")
+        elif (told := still_there(state, self.folder.run_folder(cell).path)) and (status, code) != ("lost", BAD_INPUT):
+            self._tell(cell, told)
         elif self.asked or code in (INTERRUPTED, -signal.SIGTERM) or (code == 0 and status == "interrupted"):
             self._tell(cell, "interrupted; the grid goes on with it when it is run again")
         else:

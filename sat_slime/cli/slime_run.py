@@ -238,7 +238,7 @@ def _send(plan: SlimePlan, where: Where, console: Console, overwrite: bool = Fal
     """Find or start the cluster, check it, claim the folder and send the job. Raises ConfigError, RunFolderError or
     JobError, and leaves nothing then."""
     config, sent = plan.config, slime_command(plan.config, plan.folder)
-    _check_folder(plan, overwrite)
+    _check_folder(plan, overwrite, console)
     if not is_restart:
         say(console, "\n".join(time_lines(plan)))
     server, ray = _cluster(plan, where, console)
@@ -265,8 +265,9 @@ def _send(plan: SlimePlan, where: Where, console: Console, overwrite: bool = Fal
     return Job(folder, config, record, server)
 
 
-def _check_folder(plan: SlimePlan, overwrite: bool) -> None:
-    """Raise RunFolderError where a job that runs, or a checkpoint of another run, is in the way."""
+def _check_folder(plan: SlimePlan, overwrite: bool, console: Console) -> None:
+    """Raise RunFolderError where a job that runs, or a checkpoint of another run, is in the way. A Ray that is left of
+    the run's last job ends: the next job's record takes the place of the one that names it."""
     if not plan.resume:
         RunFolder(plan.folder).check_new(overwrite)
         if fault := machine.beginning_fault(plan.config, plan.folder):
@@ -279,6 +280,7 @@ def _check_folder(plan: SlimePlan, overwrite: bool) -> None:
             f"{shown}: its job {record.job} is {job.state.status.lower()}: follow it (sat-slime status {shown} -f), "
             f"end it (sat-slime stop {shown}), or choose another --name"
         )
+    end_left_ray(job, console)
 
 
 def _cluster(plan: SlimePlan, where: Where, console: Console) -> tuple[JobServer, LocalRay | None]:
@@ -448,6 +450,16 @@ def _end_ray(ray: LocalRay, console: Console, logs_to: Path | None = None) -> No
         say(console, f"warning: {error}")
 
 
+def end_left_ray(job: Job, console: Console) -> bool:
+    """End the Ray that was started for a job which has ended and that nobody follows; return whether one was there."""
+    ray, state = job.record.ray, job.state
+    # Who has the lock follows the job, and ends it.
+    if ray is None or state is None or not state.ended or job.folder.lock.is_held() or not is_running(ray):
+        return False
+    _end_ray(ray, console, job.folder.logs if state.status == "FAILED" else None)
+    return True
+
+
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 10.0, 600.0
 """Seconds before a restart, twice as long with each death after the same iteration: what a dead job holds is free
 within seconds, and a node that boots is back within minutes."""
@@ -568,11 +580,9 @@ def job_status(path: Path, console: Console | None = None) -> list[str]:
         lines.append(f"restarts    after iteration {', '.join(str(row.get('died_at')) for row in restarts)}")
     if noted.get("error") and not job.goes_on:
         lines.append(f"error       {noted['error']}")
-    if record.ray is not None and not job.goes_on and is_running(record.ray):
-        if console and job.state and not folder.lock.is_held():  # who has the lock follows the job, and ends it
-            _end_ray(record.ray, console, folder.logs if noted.get("status") == "failed" else None)
-        else:
-            lines.append(f"Ray         started for this run, and still there: sat-slime stop {short(path)}")
+    ended = console is not None and not _original(job) and end_left_ray(job, console)
+    if record.ray is not None and not (job.goes_on or ended) and is_running(record.ray):
+        lines.append(f"Ray         started for this run, and still there: sat-slime stop {short(path)}")
     return lines
 
 
@@ -590,11 +600,31 @@ def noted_state(job: Job) -> dict[str, Any]:
     return job.folder.state()
 
 
+def newest_state(folder: RunFolder) -> dict[str, Any]:
+    """Return what `noted_state` says of a run; where its job cannot be asked after, state.json."""
+    with contextlib.suppress(RunFolderError, ConfigError, JobError):
+        return noted_state(find(folder.path))
+    return folder.state()
+
+
+def still_there(state: Mapping[str, Any], path: Path) -> str | None:
+    """Return that a run's job goes on, in words; None where it does not. state: as of `newest_state`."""
+    how = {"running": "goes on", "lost": "may go on, but its cluster does not answer"}.get(str(state.get("status")))
+    return (
+        f"its job {state['job']} {how}: stop it with sat-slime stop {short(path)}" if how and "job" in state else None
+    )
+
+
+def _original(job: Job) -> Path | None:
+    """Return the folder of the run whose job this is, where the job's own is a copy of that."""
+    begun = run_folder(job.config)  # where the run was when its job was sent
+    return begun if JobRecord.read(begun) == job.record and not begun.samefile(job.folder.path) else None
+
+
 def stop_job(path: Path, console: Console) -> Ending:
     """End a run's job, and the Ray that was started for it; nothing else."""
     job = find(path)
-    begun = run_folder(job.config)  # where the run was when its job was sent
-    if JobRecord.read(begun) == job.record and not begun.samefile(path):
+    if begun := _original(job):
         raise RunFolderError(f"{path} is a copy, and its job another run's: end that: sat-slime stop {short(begun)}")
     noted_state(job)  # first: beside the mark, a job that has failed would count as stopped
     job.folder.stop_mark.touch()

@@ -207,7 +207,10 @@ def test_dry_run_shows_plan_and_cost_and_starts_nothing(told):
     assert result.exit_code == 0 and "2 methods x 2 lags x 2 seeds = 8 cells" in result.stdout
     assert "unknown until a cell has run" in result.stdout
     assert starts(told) == [] and not Path("grids").exists()
-    Path("grids/small/cells").mkdir(parents=True)  # as a full disk left it
+    Path("grids/small").mkdir(parents=True)
+    Path("grids/small/run.yaml").touch()
+    assert "is not a grid folder" in sat_slime_grid("grid.yaml", "--dry-run").stderr, "the file may be the user's"
+    Path("grids/small/cells").mkdir()  # as a full disk left it
     sat_slime_grid("grid.yaml", "--only", "@1")
     measured = sat_slime_grid("grid.yaml", "--dry-run").stdout
     assert "6 min 00 s left for 4 cells (measured: the median of finished cells)" in measured

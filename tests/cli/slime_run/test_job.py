@@ -15,8 +15,9 @@ from command_line import DENSE, sat_slime_command
 from rich.console import Console
 
 from sat_slime.cli import slime_run
-from sat_slime.cli.grid_run import arguments, plan_grid
+from sat_slime.cli.grid_run import GridRun, arguments, plan_grid
 from sat_slime.cli.slime_run import Job, follow
+from sat_slime.cli.terminal import BAD_INPUT
 from sat_slime.config import load_config
 from sat_slime.launch.job_files import JobRecord
 from sat_slime.launch.local_ray import LocalRay
@@ -143,16 +144,22 @@ def test_status_follows_a_job_that_goes_on_and_then_says_how_it_ended(begun, mon
     assert "Ray         started for this run, and still" in sat_slime_command("status", begun.path).stdout
     assert not stopped.called and "and still there" not in sat_slime_command("status", begun.path, "-f").stdout
     assert stopped.call_count == 1, "as by the launch that follows its job"
+    copy = shutil.copytree(begun.path, "copy")
+    assert "and still there" in sat_slime_command("status", copy, "-f").stdout and stopped.call_count == 1
+    server.address = "http://127.0.0.1:1"
+    launched = sat_slime_command("launch", begun.config, "--overwrite", "--skip-checks", "--detach")
+    assert launched.exit_code == 0 and stopped.call_count == 2, "the record of the new job no longer names it"
 
 
-def test_the_command_of_a_grids_cell_depends_on_its_job(settings_of_a_run):
+def test_the_command_of_a_grids_cell_depends_on_its_job(settings_of_a_run, monkeypatch):
     Path("run.yaml").write_text(yaml.safe_dump(settings_of_a_run))
     grid = {"name": "small", "run": "run.yaml", "methods": ["gspo"], "seeds": [7]}
     Path("grid.yaml").write_text(yaml.safe_dump(grid))
     plan = plan_grid(Path("grid.yaml"), options=["--skip-checks"])
     saves_nothing = plan_grid(Path("grid.yaml"), overrides=["slime.save-interval=0"])
     cell = plan.wanted[0]
-    plan.folder.cells.mkdir(parents=True)
+    with plan.folder.held(plan.grid, plan.run):
+        pass
     first = arguments(plan, cell)
     assert first == ["launch", "grids/small/cells/gspo-lag1-seed7.yaml", "--skip-checks"]
     assert sat_slime_command(*first, "--dry-run").exit_code == 0
@@ -162,6 +169,17 @@ def test_the_command_of_a_grids_cell_depends_on_its_job(settings_of_a_run):
     assert arguments(plan, cell) == ["status", str(run.path), "--follow"]
     JobRecord("a-job", "http://127.0.0.1:1").write(run.path)
     assert arguments(plan, cell) == first, "a cluster that is gone has no job to follow"
+    going = GridRun(plan, Console(file=StringIO()))
+    going._end(cell, BAD_INPUT)
+    assert cell in going.failed, "why its launch was refused is told, and not that the lost job may go on"
+    JobRecord("a-job", "http://127.0.0.1:1", LocalRay("", 1, "/tmp/sat_slime-01234567")).write(run.path)
+    monkeypatch.setattr(slime_run, "JobServer", lambda _: mock.Mock(state=lambda _: JobState("SUCCEEDED", 0)))
+    monkeypatch.setattr(slime_run, "is_running", lambda _: True)
+    monkeypatch.setattr(slime_run, "stop_ray", stopped := mock.Mock())
+    going._start(cell)
+    assert stopped.called and not going.running, "it ended between two calls of the grid"
+    run.started("a-job")
+    assert "goes on" not in sat_slime_command("stop", plan.folder.path).stdout, "it has ended, unseen"
     run.ended("failed", "no GPU")
     assert arguments(plan, cell) == first
     run.metrics.write_text('{"step": 1}\n')

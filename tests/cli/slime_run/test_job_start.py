@@ -118,7 +118,6 @@ def test_detached_runs_side_by_side(file, tmp_path):
     assert "state       running (job b-" in sat_slime_command("status", "runs/b").stdout
     (tmp_path / "go").touch()
     assert "state       finished" in sat_slime_command("status", "runs/b", "-f").stdout
-    assert "state       finished" in sat_slime_command("status", "runs/b").stdout
     resumed = launch("runs/a", "--resume")
     assert resumed.exit_code == 0 and "step 3/8" in resumed.stdout and "step 8/8" in resumed.stdout
 
