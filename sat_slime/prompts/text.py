@@ -115,7 +115,7 @@ def _half(text: str) -> str | None:
 def list_in_text(label: Any) -> Any:
     """Return a label as it is, or where it is a list of texts in a text, written as in JSON or Python, that list."""
     if isinstance(label, str) and _LIST.fullmatch(label):
-        with contextlib.suppress(ValueError, SyntaxError, MemoryError, RecursionError):
+        with contextlib.suppress(ValueError, TypeError, SyntaxError, MemoryError, RecursionError):
             return ast.literal_eval(label.strip())
     return label
 

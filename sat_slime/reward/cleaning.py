@@ -176,6 +176,7 @@ _MATRIX = re.compile(r"\\begin\{(?:[a-zA-Z]*matrix|cases|array|aligned)\}")
 _FONTS = "normal|rm|bf|it|sf|tt|sc|up|md|sl"
 _LETTER = r"\\(?:pi|alpha|beta|theta|lambda|omega)(?![a-zA-Z])"
 _BEFORE = r"(?<=[\s0-9)}\]])(?<![a-zA-Z\\])"
+_GROUP = r"\{(?:[^{}]|\{[^{}]*\})*\}"
 _SIMPLER = [
     (re.compile(r"\\%"), "%"),
     (re.compile(r"(?<![0-9.,])0\{,\}(?=[0-9])"), "0."),
@@ -204,7 +205,7 @@ _SIMPLER = [
     (re.compile(r"\\(?:thickapprox|simeq|doteq)(?![a-zA-Z])"), r"\\approx"),
     (re.compile(r"\\varnothing(?![a-zA-Z])|^\s*\\\{\s*\\\}\s*$"), r"\\emptyset"),
     (re.compile(r"(?<![\w^.,/])([0-9]+)\s+(?=[0-9]+(?![0-9]|\s*[/^]))"), r"\1, "),  # not 3 1/2, 5 10^3
-    (re.compile(r"^\s*\{((?:[^{}]|\{[^{}]*\})*,(?:[^{}]|\{[^{}]*\})*)\}\s*$"), r"\\{\1\\}"),
+    (re.compile(rf"^\s*\{{((?:[^{{}},]|{_GROUP})*,(?:[^{{}}]|{_GROUP})*)\}}\s*$"), r"\\{\1\\}"),
 ]  # fmt: skip
 _APPROXIMATELY = re.compile(r"\\approx(?![a-zA-Z])")
 _ABOUT = re.compile(

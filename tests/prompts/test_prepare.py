@@ -260,7 +260,8 @@ def test_a_parquet_file_of_other_columns_is_told(tmp_path, problem):
         ("34", "34"), (34, "34"), (34.0, "34"), (0.5, "0.5"), (" 025 ", "025"), (["7"], "7"), (r"\boxed{x}", "x"),
         ({"ground_truth": "3"}, "3"), ({"ground_truth": ["3"]}, "3"), (2 * r"\boxed{x}", 2 * r"\boxed{x}"),
         ({"ground_truth": r'["\\frac12"]'}, r"\frac12"), ("['7']", "7"), ("[7]", "[7]"), ('["1", "2"]', None),
-        (None, None), ("", None), (True, None), (["1", "2"], None), ([], None), ({"style": "rule"}, None),
+        ("['', {[]}, '']", "['', {[]}, '']"), (None, None), ("", None), (True, None), (["1", "2"], None), ([], None),
+        ({"style": "rule"}, None),
     ],
 )  # fmt: skip
 def test_labels_of_every_shape(value, text):
