@@ -9,8 +9,8 @@ from waiting import until
 from whole_run import environment
 
 pytest.importorskip("psutil")
+import chaos_on_slime
 import psutil
-from chaos_on_slime import lag_of
 
 pytestmark = [pytest.mark.engine, pytest.mark.slow, pytest.mark.timeout(1800)]
 
@@ -82,7 +82,7 @@ def test_a_killed_run_ends_clearly_and_goes_on_from_its_checkpoint(slime, what):
     saved = int(next(line for line in resumed.log.splitlines() if "load metadata from" in line).split("_")[-1][:-3])
     first = saved + 1
     # The weights with which the resume starts generate its first batch; pushes are due where they were.
-    expected = [lag_of(rollout, first if rollout >= first else 0, LAG) for rollout in range(7)]
+    expected = [chaos_on_slime.lag_of(rollout, first if rollout >= first else 0, LAG) for rollout in range(7)]
     assert resumed.column("lag/max") == expected
     # With a KL loss the reference model is loaded last; the engines must not have it (slime issue 1695).
     assert resumed.rows()[first]["mismatch/d_pi"] < 1e-5
@@ -133,3 +133,10 @@ def test_in_mode_streaming_no_token_exceeds_the_bound_after_a_resume_neither(sli
         assert row["queue/length"] >= 0 and row["rollout/dropped"] >= 0
     evaluations = [(row["step"], row["weights_step"]) for row in resumed.rows("eval.jsonl")]
     assert evaluations == [(0, 0), (15, 15), (30, 30)]
+
+
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize("kind", chaos_on_slime.KINDS)
+def test_a_run_that_is_disturbed_twice_comes_through_by_itself(slime, tmp_path, kind):
+    """A short campaign of chaos_on_slime.py."""
+    assert chaos_on_slime.campaign(tmp_path, kind, 2, seed=0, places=slime.settings) == []
