@@ -3,6 +3,7 @@ What slime calls as functions (the loss, hooks, what is wrapped around its own f
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import math
 import os
@@ -84,9 +85,9 @@ class TrainerState:
         self.batch_metrics = _reduced(lengths, self.token_lags, rollout_data.get("loss_masks"))
         if origins:
             self.batch_metrics |= origins[0].rollout_metrics
-        raw_rewards = rollout_data.get("raw_reward")  # every rank has those of the whole batch
-        if raw_rewards and all(isinstance(reward, (int, float)) for reward in raw_rewards):
-            self.batch_metrics["reward/mean"] = sum(raw_rewards) / len(raw_rewards)
+        if raw_rewards := rollout_data.get("raw_reward"):  # every rank has those of the whole batch
+            with contextlib.suppress(TypeError):  # a reward of several parts is a dict
+                self.batch_metrics["reward/mean"] = sum(map(float, raw_rewards)) / len(raw_rewards)
 
     def scored(self, args: Namespace, rollout_data: dict[str, Any], actor: Any = None) -> None:
         """Gets ready what the loss of a batch reads: lags of its tokens, and the threshold of the step. Called after

@@ -98,7 +98,7 @@ def test_numbers_of_a_batch():
     state = TrainerState(steps=10)
     data = {
         "response_lengths": [4, 8, 6],
-        "raw_reward": [1, 0.0, 0.5],
+        "raw_reward": [1, torch.tensor(0.0), 0.5],
         "round_number": [Origin(((n, version),)) for n, version in ((4, 2), (8, 10), (6, 8))],
     }
     state.begin(data)
