@@ -10,9 +10,11 @@ from __future__ import annotations
 from argparse import Namespace
 from typing import Any
 
+from sat_slime.config.plugin_file import KEY
+from sat_slime.config.source import ConfigError
 from sat_slime.plugin import step
 from sat_slime.plugin.compat import probe_slime
-from sat_slime.plugin.settings import DRIVEN, settle_flags
+from sat_slime.plugin.settings import DRIVEN, plugin_config, settle_flags
 from sat_slime.plugin.step import TrainerState, prepare
 
 
@@ -23,6 +25,11 @@ def install(args: Namespace) -> None:
     if getattr(args, DRIVEN, False):
         return
     settle_flags(args)
+    if "driver" in plugin_config(args).model_fields_set:
+        raise ConfigError(
+            f"{KEY}.driver is set, and slime's own training script runs, which reads none of it: start `-m "
+            "sat_slime.plugin.driver` in its place, or leave driver out of the file"
+        )
     if problems := probe_slime(own_script=True):
         raise RuntimeError("\n".join(problems))
     prepare(args, TrainerState())
