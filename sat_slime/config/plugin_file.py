@@ -42,7 +42,13 @@ NOT_UNDER_CUSTOM_LOSS = {
     "custom_tis_function_path": "slime leaves it out of a custom loss: use `tis` or `base: icepop` in the method",
 }
 """slime's arguments that it would silently ignore."""
-MADE_BEFORE = {"eps_clip": "eps_clip_high", "num_steps_per_rollout": "global_batch_size"}
+MADE_BEFORE = {
+    "eps_clip": "eps_clip_high",
+    "num_steps_per_rollout": "global_batch_size",
+    "eval_prompt_data": "eval_datasets",
+    "eval_config": "eval_datasets",
+    "dump_details": "save_debug_train_data",
+}
 """slime's arguments of which it has made others when it reads the file, each with one of those."""
 ONLY_OUR_DRIVER = (
     "which only this package's driver knows: start `-m sat_slime.plugin.driver` in the place of the script's training "
@@ -123,8 +129,11 @@ def plugin_findings(file: Path, flags: Iterable[str]) -> Iterator[Finding]:
             errors.append(f"{key} is set: {remedy}, and leave this out")
     for key, made in MADE_BEFORE.items():
         if key in values and made not in values:
-            remedy = "give both here, or both in the script"
-            errors.append(f"{key} is set and {made} is not, which slime has made before it reads this: {remedy}")
+            before = f"{key} is set and {made} is not, which slime has made before it reads this"
+            errors.append(f"{before}: give {key} in the script")
+    folder = values[KEY].get("run_dir") if isinstance(values[KEY], Mapping) else None
+    if folder and not folder.startswith(("/", "~")):
+        warnings.append(f"{KEY}.run_dir is {folder}, and workers have other working directories: write it in full")
     names = [KEY, *(flag.removeprefix("--").replace("-", "_") for flag in flags)]
     for key in (key for key in map(str, values) if key not in names):
         close = difflib.get_close_matches(key, names, n=1, cutoff=0.8)

@@ -428,5 +428,5 @@ class PluginConfig(Section):
     """The method that is optimized: a section as in every configuration here, or a name such as `sat-gspo-r3`."""
     driver: SlimePipelineConfig = SlimePipelineConfig()
     """The order that `sat_slime.plugin.driver` keeps. slime's own training scripts read none of it."""
-    run_dir: str | None = None
+    run_dir: LocalPath | None = None
     """Run folder for metrics.jsonl and eval.jsonl; unset: slime's own trackers alone."""

@@ -52,8 +52,8 @@ def test_a_method_that_cannot_run_there_gets_no_file(name, says):
         ({"rollout_data_postprocess_path": ...}, "rollout_data_postprocess_path is not set"),
         ({"rollout_sample_hook_path": "my.hook"}, r"rollout_sample_hook_path is my.hook: set it to \['my.hook'\]"),
         ({"eps_clip": 0.3}, "eps_clip is set and eps_clip_high is not"),
+        ({"eval_config": "sets.yaml"}, "eval_datasets is not.*: give eval_config in the script"),
         ({"use_tis": True}, "use_tis is set: slime leaves it out of a custom loss: use `tis: true` in the method"),
-        ({"use_opsm": True}, "use_opsm is set: .*`opsm: true`"),
         ({"custom_tis_function_path": "mine.tis"}, "custom_tis_function_path is set: .*`base: icepop`"),
     ],
 )
@@ -69,6 +69,7 @@ def test_faults_of_a_file_are_told_with_their_remedy(tmp_path, change, says):
     [
         ("sat-gspo", "eps_clp: 0.1\n", "^eps_clp is no flag of slime's.*did you mean eps_clip[?]$"),
         ("{base: gspo, sat: {scope: microbatch}, denominator: trainer}", "", "one optimizer step .* identically 1"),
+        ("grpo\n  run_dir: runs/a", "", "^sat_slime.run_dir is runs/a, .*: write it in full$"),
     ],
 )
 def test_a_misspelt_key_and_one_step_without_a_ratio_are_doubted_and_an_own_key_is_not(tmp_path, method, more, says):
