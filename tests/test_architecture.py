@@ -29,8 +29,8 @@ LAYERS = (
 """A part imports from the layers below its own, and from no other part."""
 
 
-def imports(path: Path, *, late: bool) -> Iterator[str]:
-    """Dotted names that a module imports: as it is imported itself, or also when its functions run."""
+def imports(path: Path) -> Iterator[str]:
+    """Dotted names that a module imports, also when its functions run; those that only types name are not imported."""
     here = path.relative_to(PACKAGE.parent).with_suffix("").parts
     waiting: list[ast.AST] = [ast.parse(path.read_text())]
     while waiting:
@@ -40,7 +40,7 @@ def imports(path: Path, *, late: bool) -> Iterator[str]:
         elif isinstance(node, ast.ImportFrom):
             source = ".".join(filter(None, [*here[: -node.level], node.module] if node.level else [node.module]))
             yield from (f"{source}.{name.name}" for name in node.names)
-        elif late or not isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
+        elif not isinstance(node, ast.If) or ast.unparse(node.test) != "TYPE_CHECKING":
             waiting += ast.iter_child_nodes(node)
 
 
@@ -50,7 +50,7 @@ def test_parts_import_only_what_is_below_them():
     assert parts == set(layer)
     for name, path in PATHS.items():
         own = name.split(".")[1] if "." in name else ""
-        for other in {found.split(".")[1] for found in imports(path, late=True) if found.startswith("sat_slime.")}:
+        for other in {found.split(".")[1] for found in imports(path) if found.startswith("sat_slime.")}:
             assert other == own or layer.get(other, -1) < layer.get(own, 99), (name, other)
 
 
@@ -62,7 +62,7 @@ def test_no_module_imports_another_in_a_circle():
             name = name.rpartition(".")[0]
         return name
 
-    graph = {name: {module(found) for found in imports(path, late=True)} - {"", name} for name, path in PATHS.items()}
+    graph = {name: {module(found) for found in imports(path)} - {"", name} for name, path in PATHS.items()}
     list(graphlib.TopologicalSorter(graph).static_order())
 
 
@@ -81,7 +81,7 @@ def test_the_launcher_imports_nothing_of_what_it_launches():
     """That stands below it; but for slime's names in `compat`, by which a checkout is judged unimported."""
     for name, path in PATHS.items():
         if name.startswith("sat_slime.launch"):
-            found = {one for one in imports(path, late=True) if one.startswith(("sat_slime.plugin.", "sat_slime.lab."))}
+            found = {one for one in imports(path) if one.startswith(("sat_slime.plugin.", "sat_slime.lab."))}
             assert not {one for one in found if not one.startswith("sat_slime.plugin.compat.")}, name
 
 
