@@ -9,6 +9,7 @@ import re
 from argparse import Namespace
 from typing import Any
 
+from sat_slime.plugin.verdicts import VERDICT
 from sat_slime.reward import Mode, shared_pool
 
 # Only the workers import these. The launcher imports this module on every node, and so learns where they are missing.
@@ -16,8 +17,6 @@ for _name in ("math_verify", "latex2sympy2_extended"):
     if importlib.util.find_spec(_name) is None:
         raise ModuleNotFoundError(f"No module named '{_name}': pip install '.[reward]' in a checkout", name=_name)
 
-VERDICT = "sat_slime_verdict"
-"""Key of a sample's metadata: the reason of its verdict."""
 _END_TOKEN = re.compile(r"(?:<\|[^<>|\s]{1,40}\|>|<｜[^<>｜\s]{1,40}｜>|</s>|<eos>|<end_of_turn>)\Z")
 """The token on which an engine stopped, such as `<|im_end|>`."""
 
@@ -31,13 +30,6 @@ async def default(args: Namespace, sample: Any, **kwargs: Any) -> Any:
 async def prime_math(args: Namespace, sample: Any, **kwargs: Any) -> Any:
     """Return the same as `default`, with PRIME's verdicts."""
     return await _rewarded(sample, "prime_math")
-
-
-def drain_metrics(prefix: str = "rollout/verifier_") -> dict[str, float]:
-    """Return the pool's counts since the last call, by names that begin with `prefix`; empty where nothing was
-    verified."""
-    counts = shared_pool().drain_metrics()
-    return {f"{prefix}{name}": value for name, value in counts.items()} if counts["verdicts"] else {}
 
 
 def without_end_token(response: str) -> str:

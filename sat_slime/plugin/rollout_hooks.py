@@ -19,7 +19,7 @@ import numpy as np
 import torch
 
 from sat_slime.evaluation.scores import summary
-from sat_slime.plugin import r3, reward, versions
+from sat_slime.plugin import r3, verdicts, versions
 from sat_slime.plugin.compat import slime_function
 from sat_slime.plugin.settings import plugin_config, plugin_method, reads_engine, steps_per_rollout
 from sat_slime.plugin.step import StepFile
@@ -177,7 +177,7 @@ def log_rollout(
             metrics["time/rollout"] = rollout_time
         if reason := versions.send_origins(samples, metrics):
             logger.warning("rollout %d: lag is unknown: %s", rollout_id, reason)
-    if verified := reward.drain_metrics():
+    if verified := verdicts.drain_metrics():
         _track(args, {**verified, "rollout/step": slime_function("compute_rollout_step")(args, rollout_id)})
     return False
 
@@ -223,7 +223,7 @@ def log_eval(
             _track(args, {f"eval_at_weights/{dataset}": scores["accuracy"], "eval_at_weights/step": weights})
         if tracked:
             _track(args, tracked | slime_step)
-    if verified := reward.drain_metrics("eval/verifier/"):  # `eval/NAME` would be a data set's score
+    if verified := verdicts.drain_metrics("eval/verifier/"):  # `eval/NAME` would be a data set's score
         _track(args, verified | slime_step)
     if (run_dir := plugin_config(args).run_dir) is not None:
         _eval_file(Path(run_dir) / "eval.jsonl").append(rows)
@@ -243,7 +243,7 @@ def _scores(args: Namespace, dataset: str, result: dict[str, Any]) -> dict[str, 
             *(dataset, len(rewards), samples),
         )
         return {"accuracy": sum(rewards) / len(rewards), "n_samples": len(rewards)}
-    reasons = [verdict for one in answers if (verdict := (one.metadata or {}).get(reward.VERDICT)) is not None]
+    reasons = [verdict for one in answers if (verdict := (one.metadata or {}).get(verdicts.VERDICT)) is not None]
 
     def by_problem(values: Sequence[Any]) -> np.ndarray | None:
         return np.array(values).reshape(-1, samples) if len(values) == len(rewards) else None

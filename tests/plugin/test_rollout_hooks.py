@@ -5,6 +5,8 @@ from __future__ import annotations
 import copy
 import json
 import pickle
+import subprocess
+import sys
 from argparse import Namespace
 from types import SimpleNamespace
 from typing import Any
@@ -16,13 +18,18 @@ from fake_slime import make_args, make_routes, make_sample
 
 from sat_slime.config.jsonl import read_rows
 from sat_slime.evaluation.scores import summary
-from sat_slime.plugin import rollout_hooks, versions
+from sat_slime.plugin import rollout_hooks, verdicts, versions
 from sat_slime.plugin.rollout_hooks import log_eval, log_rollout, on_sample
 from sat_slime.runs.trackers import split_log
 
 pytestmark = pytest.mark.usefixtures("rollout_process")
 WITHOUT_ROUTES = make_args(use_rollout_routing_replay=False, sat_slime={"method": {}}, vocab_size=100)
 NAN, GOOD, DRPO = float("nan"), [-0.5] * 10, {"base": "drpo", "denominator": "checkpoint"}
+
+
+def test_a_run_with_another_reward_needs_no_verifier():
+    code = "import sys; sys.modules['math_verify'] = None; import sat_slime.plugin.rollout_hooks"
+    subprocess.run([sys.executable, "-c", code], check=True)
 
 
 def test_tokens_are_bounded_by_the_models_folder_where_no_flag_says_it(sample_class, tmp_path):
@@ -50,28 +57,23 @@ def judged(sample, args: Namespace) -> str:
     ("fields", "reason"),
     [
         ({"rollout_log_probs": [*GOOD[:-1], NAN]}, "log_prob_not_finite"),
-        ({"rollout_log_probs": [*GOOD[:-1], float("-inf")]}, "log_prob_not_finite"),
         ({"rollout_log_probs": [*GOOD[:-1], None]}, "log_prob_not_finite"),
         ({"rollout_log_probs": [*GOOD[:-1], 1e-7]}, ""),
         ({"rollout_log_probs": [*GOOD[:-1], 0.5]}, "log_prob_positive"),
-        ({"rollout_log_probs": np.array([*GOOD[:-1], NAN])}, "log_prob_not_finite"),
         ({"rollout_log_probs": torch.tensor(GOOD)}, ""),
         ({"rollout_log_probs": list(np.float32(GOOD)), "tokens": list(np.arange(20))}, ""),
         ({"rollout_log_probs": GOOD[:-1]}, "token_count"),
-        ({"rollout_log_probs": []}, "token_count"),
         ({"rollout_log_probs": None}, "log_probs_missing"),
         ({"rollout_log_probs": "-0.5"}, "log_probs_missing"),
         ({"rollout_log_probs": [*GOOD[:-1], NAN], "loss_mask": [1] * 9 + [0]}, ""),  # a tool's token
         ({"rollout_log_probs": [*GOOD[:-1], None], "loss_mask": [1] * 9 + [0]}, "log_prob_not_finite"),
         ({"loss_mask": [1] * 9}, "token_count"),
-        ({"response_length": 21}, "token_count"),
         ({"response_length": 20}, "token_count"),  # nothing predicts the first token
         ({"response_length": -1}, "token_count"),
         ({"tokens": [0] * 19 + [100]}, "vocab_range"),
         ({"tokens": [0] * 19 + [7.0]}, "vocab_range"),
         ({"tokens": np.zeros(20, np.int64)}, ""),
         ({"response_length": 0, "rollout_log_probs": None, "tokens": [0] * 10}, ""),
-        ({"response_length": 0, "rollout_log_probs": []}, ""),
     ],
 )
 def test_what_the_lab_runtime_refuses_is_left_out(sample_class, caplog, fields, reason):
@@ -105,9 +107,7 @@ def test_log_probs_that_no_one_reads_may_be_missing(sample_class, method):
     ("spoil", "reason"),
     [
         (lambda routes: routes, ""),
-        (lambda routes: [routes[:8], "?"], "routed_experts_shape"),
         (lambda routes: [[1, 2], [3]], "routed_experts_shape"),
-        (lambda routes: [], "routed_experts_shape"),
         (lambda routes: "AAAA", "routed_experts_shape"),
         (lambda routes: routes[1:], "routed_experts_shape"),
         (lambda routes: routes[:, :2], "routed_experts_shape"),
@@ -369,7 +369,7 @@ def test_the_scores_of_an_evaluation_are_those_of_every_runtime(evaluate, tracke
 
 
 def test_what_the_verifier_counted_of_an_evaluation_is_no_score(evaluate, tracked, monkeypatch):
-    monkeypatch.setattr(rollout_hooks.reward, "drain_metrics", lambda prefix="rollout/": {f"{prefix}kills": 2.0})
+    monkeypatch.setattr(verdicts, "drain_metrics", lambda prefix="rollout/": {f"{prefix}kills": 2.0})
     evaluate(4, sat_slime="gspo")
     assert ("eval/step", {"eval/verifier/kills": 2.0, "eval/step": 4}) in tracked
     assert scores_of(tracked) == [("aime", 0.25)]

@@ -57,7 +57,6 @@ def test_arguments_that_were_read_are_pickled_without_a_class_of_this_package() 
         ([1], {}, "it is a section with the keys method, driver"),
         ({"method": {"base": "grpo", "clip": {"eps_low": 0.3}}}, {}, "eps_low is 0.3, but slime's --eps-clip is 0.2"),
         ("grpo", {"use_tis": True}, "--use-tis is set"),
-        ("grpo", {"use_opsm": True}, "--use-opsm is set"),
         ("sat-gspo-r3", {}, "use_rollout_routing_replay is off"),
         ("m2po", {"global_batch_size": 4}, r"m2po\.scope is step with 2 optimizer steps"),
         ("grpo-decoupled-a3po", {"custom_rollout_log_function_path": None}, "the lag of every token.*log_rollout"),
