@@ -86,7 +86,7 @@ class TrainerState:
         if origins:
             self.batch_metrics |= origins[0].rollout_metrics
         if raw_rewards := rollout_data.get("raw_reward"):  # every rank has those of the whole batch
-            with contextlib.suppress(TypeError):  # a reward of several parts is a dict
+            with contextlib.suppress(TypeError, ValueError):  # a reward of several parts is a dict
                 self.batch_metrics["reward/mean"] = sum(map(float, raw_rewards)) / len(raw_rewards)
 
     def scored(self, args: Namespace, rollout_data: dict[str, Any], actor: Any = None) -> None:
