@@ -7,6 +7,9 @@ this package itself reads are attributes of `config.train`, `config.rollout` and
 
 from __future__ import annotations
 
+import ast
+import contextlib
+import itertools
 import os
 import re
 from collections.abc import Mapping
@@ -47,7 +50,8 @@ LocalPath = Annotated[Folder, AfterValidator(_as_absolute)]
 """An absolute path; `~` is the home, and a relative one is in the working directory, of who reads the settings."""
 
 Nucleus = Annotated[float, Field(gt=0, le=1)]
-Layers = Annotated[int, Field(gt=0, le=10_000)]
+MOST_LAYERS = 10_000
+Layers = Annotated[int, Field(gt=0, le=MOST_LAYERS)]
 """A number of layers, or of stages, each of which a plan counts by itself."""
 
 DEFAULTS: dict[str, FlagValue] = plain_values(Path(__file__).parents[1] / "configs" / "slime" / "base.yaml")["slime"]
@@ -168,22 +172,38 @@ class SlimeModelConfig(View):
     @property
     def moe_layers(self) -> list[bool]:
         """For each layer whether it has experts: Megatron's --moe-layer-freq, a number n (every n-th layer, from the
-        first), a list, or a sum of them such as `[0]*1+[1]*45` or `([1]*3+[0]*2)*9`."""
+        first), or lists that are added and repeated, such as `[0]*1+[1]*45` or `([1]*3+[0]*2)*9`."""
         if not self.is_moe:
             return [False] * self.layers
         frequency = str(self.architecture.get("moe-layer-freq", 1)).strip()
         if frequency.isdigit():
             return [index % max(int(frequency), 1) == 0 for index in range(self.layers)]
-        while repeated := re.search(r"\(([^()]*)\)(?:\s*\*\s*(\d+))?", frequency):
-            frequency = frequency.replace(repeated[0], "+".join([repeated[1]] * int(repeated[2] or 1)))
-        parts = re.findall(r"\[([\d,\s]*)\](?:\s*\*\s*(\d+))?", frequency)
-        layers = [digit != "0" for inner, times in parts for digit in re.findall(r"\d", inner) * int(times or 1)]
-        return layers or [True] * self.layers
+        with contextlib.suppress(SyntaxError, ValueError, TypeError, RecursionError, MemoryError):
+            return [bool(one) for one in _pattern(ast.parse(frequency, mode="eval").body)]
+        return [True] * self.layers  # slime's parser says what is wrong with it
 
     @property
     def resolved_family(self) -> ModelFamily | None:
         """The family, also where it is unset; None where nothing tells it."""
         return FAMILIES[self.family] if self.family else family_by_flags(self.flags)
+
+
+def _pattern(node: ast.expr) -> Any:
+    """Return the number or list that an expression of numbers, lists, + and * makes, of a list MOST_LAYERS + 1 at most.
+    Raises ValueError or TypeError for any other."""
+    match node:
+        case ast.Constant(int(number)):
+            return number
+        case ast.List(items):
+            return [_pattern(item) for item in items]
+        case ast.BinOp(left, ast.Add(), right):
+            return _pattern(left) + _pattern(right)
+        case ast.BinOp(left, ast.Mult(), right):
+            times, whole = sorted((_pattern(left), _pattern(right)), key=lambda side: isinstance(side, list))
+            if isinstance(whole, int):
+                return times * whole
+            return [*itertools.islice(itertools.cycle(whole), min(len(whole) * times, MOST_LAYERS + 1))]
+    raise ValueError(f"{ast.unparse(node)} is no list of layers")
 
 
 class DataView(View):

@@ -79,7 +79,7 @@ prompt-data=null | slime.prompt-data is not set
 rm-type=null custom-rm-path=false | slime.rm-type is not set | math
 expert-model-parallel-size=1 | slime.expert-tensor-parallel-size is 1 | drift | set it to 4
 # megatron/core/models/gpt/gpt_layer_specs.py:593
-num-layers=24 | slime.moe-layer-freq is [1]*48, of 48 layers, and slime.num-layers 24 | for each layer
+moe-layer-freq='[1]*9999999999999' | is [1]*9999999999999, of 10001 layers, and slime.num-layers 48 | for each layer
 actor-num-nodes=2 | slime.actor-num-nodes is 2 with 4 of 8 | set slime.actor-num-gpus-per-node to 8
 actor-num-gpus-per-node=16 | slime.actor-num-gpus-per-node is 16 | cluster.gpus_per_node 8
 rollout-num-gpus-per-engine=8 | slime.rollout-num-gpus-per-engine is 8, which does not divide slime.rollout-num-gpus 4

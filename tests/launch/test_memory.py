@@ -83,7 +83,7 @@ def test_models_have_the_parameters_of_their_checkpoints(file, published):
 
 @pytest.mark.parametrize(
     "frequency, layers",
-    [(1, "1111"), ("2", "1010"), ("[0]*1+[1]*3", "0111"), ("[0,1]*2", "0101"), ("([1]+[0]*1)*2", "1010")],
+    [(1, "1111"), ("2", "1010"), ("[0]*1+3*[1]", "0111"), ("[0,1]*2", "0101"), ("([1]+[0]*1)*2", "1010")],
 )
 def test_layers_with_experts(frequency, layers):
     flags = {"num-layers": 4, "moe-layer-freq": frequency}
