@@ -153,8 +153,10 @@ def write_queue(folder: Path, state: StreamState[Samples, Samples]) -> None:
 def _plain(value: Any) -> Any:
     """Return a sample's value with numpy's numbers and arrays as Python's numbers and lists, which alone can be read
     back; rewards of the user's own and data of Parquet files have them."""
-    if isinstance(value, (np.generic, np.ndarray)):
+    if isinstance(value, np.generic):
         return value.tolist()
+    if isinstance(value, np.ndarray):
+        return _plain(value.tolist())  # one of objects holds further arrays
     if isinstance(value, dict):
         return {key: _plain(item) for key, item in value.items()}
     is_plain = type(value) not in (list, tuple) or {*map(type, value)} <= {int, float}  # of tokens, which are many

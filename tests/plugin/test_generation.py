@@ -268,11 +268,11 @@ def test_a_queue_is_read_as_it_was_written(tmp_path):
 
 def test_numbers_of_numpy_are_read_as_pythons(tmp_path):
     """As a reward function may return them, and Parquet has them."""
-    numbers = {"scores": [np.float32(0.5), (np.int64(2),)], "row": np.array([[1, 2]])}
+    numbers = {"scores": [np.float32(0.5), (np.int64(2),)], "row": np.array([{"of": np.array([1, 2])}])}
     sample = Sample(0, reward=np.float64(1), weight_versions=["8"], tokens=[1, 2], metadata=numbers)
     write_queue(tmp_path / "queue_0", StreamState([saved_group([sample])]))
     (read,) = read_queue(tmp_path / "queue_0", Sample).waiting[0].result
-    assert (read.reward, read.tokens, read.metadata) == (1.0, [1, 2], {"scores": [0.5, (2,)], "row": [[1, 2]]})
+    assert (read.reward, read.tokens, read.metadata) == (1.0, [1, 2], {"scores": [0.5, (2,)], "row": [{"of": [1, 2]}]})
 
 
 def test_damage_is_a_line_with_the_remedy_and_runs_no_code(tmp_path):
