@@ -117,9 +117,9 @@ def plugin_findings(file: Path, flags: Iterable[str]) -> Iterator[Finding]:
     errors += [f"{KEY}.{line}" for line in always]
     warnings = [f"{KEY}.{line}" for line in refused_method(method, 1) if line not in always]
     for key, value in (CALLED | IN_A_SCRIPT).items():
-        given, in_list = values.get(key, value), key == "rollout_sample_hook_path"  # a text slime reads by its letters
-        if key not in values or (key == "loss_type" and given != value) or (in_list and isinstance(given, str)):
-            errors.append(f"{key} is {values.get(key, 'not set')}: set it to {[given] if in_list else value}")
+        given, in_list = values.get(key), key == "rollout_sample_hook_path"  # a text slime reads by its letters
+        if not given or (key == "loss_type" and given != value) or (in_list and isinstance(given, str)):
+            errors.append(f"{key} is {given or 'not set'}: set it to {[given or value] if in_list else value}")
     if method.routing_replay != all(values.get(key) is True for key in R3):
         both = " and ".join(R3)
         fault = f"r3: set {both} to true" if method.routing_replay else f"no r3: leave out {both}, or add -r3 to it"

@@ -50,6 +50,7 @@ def test_a_method_that_cannot_run_there_gets_no_file(name, says):
         ({"sat_slime": {"method": {"base": "gspo", "sat": True, "denominator": "trainer"}}}, "identically 1"),
         ({"loss_type": "policy_loss"}, "loss_type is policy_loss: set it to custom_loss"),
         ({"rollout_data_postprocess_path": ...}, "rollout_data_postprocess_path is not set"),
+        ({"rollout_sample_hook_path": None}, r"rollout_sample_hook_path is not set: set it to \['sat_slime.*'\]"),
         ({"rollout_sample_hook_path": "my.hook"}, r"rollout_sample_hook_path is my.hook: set it to \['my.hook'\]"),
         ({"eps_clip": 0.3}, "eps_clip is set and eps_clip_high is not"),
         ({"eval_config": "sets.yaml"}, "eval_datasets is not.*: give eval_config in the script"),
