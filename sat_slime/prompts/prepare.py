@@ -196,9 +196,9 @@ def gather(one: PromptSet) -> None:
             what = what or "no problem beside the instruction"
             one.left_out.setdefault(what, {"rows": 0, "first": row})["rows"] += 1
     if account["rows"] == account["unusable"]:
-        odd = next((what for what in one.left_out if what not in ("no problem", "no label")), None)
+        odd = max(one.left_out, key=lambda what: one.left_out[what]["rows"], default="no problem")
         what = "no row has both a problem and a label" if account["rows"] else "it has no rows"
-        why = f"no row can be used: {odd}" if odd else f"{what}: {LOOKED_FOR}"
+        why = f"{what}: {LOOKED_FOR}" if odd in ("no problem", "no label") else f"no row can be used: {odd}"
         raise ConfigError(f"{one.given}: {why}, or name another with --source {one.name}=SET")
     account["texts"] = len(texts)
     account["two_labels"] = sum(len(problem.labels) > 1 for problem in one.problems.values())

@@ -68,7 +68,8 @@ def instructed(problem: str) -> str:
 
 ROLES = ("system", "developer", "user", "assistant", "tool")
 _SURROGATE = re.compile(r"[\ud800-\udfff]")
-_LIST = re.compile(r"""\s*\[\s*["'].*["']\s*\]\s*""", re.DOTALL)
+_QUOTED = r"""(?:"(?:[^"\\]|\\.)*"|'(?:[^'\\]|\\.)*')"""
+_LIST = re.compile(rf"\s*\[\s*{_QUOTED}(?:[\s,]+{_QUOTED})*[\s,]*\]\s*")
 _CONTROL = re.compile(r"<\|[a-z_]{2,40}\|>|<｜[^<>｜\s]{1,40}｜>|<(?:start|end)_of_turn>")
 
 
@@ -113,10 +114,12 @@ def _half(text: str) -> str | None:
 
 
 def list_in_text(label: Any) -> Any:
-    """Return a label as it is, or where it is a list of texts in a text, written as in JSON or Python, that list."""
+    r"""Return a label as it is, or where it is a list of texts in a text, written as in JSON, Python or numpy, that
+    list. A text with a control character in it stays as it was written: \text after one backslash is no tab."""
     if isinstance(label, str) and _LIST.fullmatch(label):
-        with contextlib.suppress(ValueError, TypeError, SyntaxError, MemoryError, RecursionError):
-            return ast.literal_eval(label.strip())
+        with contextlib.suppress(ValueError, SyntaxError):
+            texts = [(ast.literal_eval(quoted), quoted[1:-1]) for quoted in re.findall(_QUOTED, label)]
+            return [text if min(text, default=" ") >= " " else written for text, written in texts]
     return label
 
 
