@@ -149,7 +149,8 @@ def _row_fault(
 ) -> str | None:
     if not isinstance(row, dict):
         return f"row {number} is not a JSON object"
-    for setting, key in (("input-key", input_key), ("label-key (null: rows have none)", label_key)):
+    unset = "" if of_key else " (null: rows have none)"  # then rows to evaluate have that of the prompts
+    for setting, key in (("input-key", input_key), (f"label-key{unset}", label_key)):
         if key is not None and key not in row:
             return f"row {number} has no key {key!r} but {', '.join(map(repr, row))}; set slime.{of_key}{setting}"
     prompt, label = row[input_key], None if label_key is None else row[label_key]

@@ -219,8 +219,8 @@ def test_evaluation_sets_have_keys_of_their_own(tmp_path):
     keys = ["slime.eval-input-key=question", "slime.eval-label-key=answer"]
     config = paper(f"slime.eval-prompt-data=[aime24, {tmp_path}/a.jsonl]", *keys)
     assert not [line for line in failed(data_findings(config)) if "aime24" in line]
-    (tmp_path / "a.jsonl").write_text('{"prompt": "1+1", "answer": "2"}\n')
-    assert any("aime24" in line and "set slime.eval-input-key" in line for line in failed(data_findings(config)))
+    (tmp_path / "a.jsonl").write_text('{"question": "1+1", "label": "2"}\n')
+    assert any("aime24" in line and line.endswith("set slime.eval-label-key") for line in failed(data_findings(config)))
 
 
 # ------------------------------------------------------------------------------------------------- rewards, functions
