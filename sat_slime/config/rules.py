@@ -255,7 +255,7 @@ def _method(config: SlimeConfig) -> Lines:
         "the method says: set method.top_p_replay to true, or slime.rollout-top-p to 1": cuts,
         f"pipeline.mode is streaming with denominator checkpoint: {ONE_COPY}: set method.denominator to {other}, or "
         "pipeline.mode to batch": is_split and is_streaming,
-        "pipeline.lag is 0 with denominator checkpoint: the weights that generated are those at the start of the step, "
+        "pipeline.lag is 0 with denominator checkpoint: the weights that generated are those as the batch begins, "
         "which denominator trainer stands for: set pipeline.lag to 1, or method.denominator to trainer or "
         "rollout": is_split and not is_streaming and config.pipeline.lag == 0,
     }
