@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import math
+import os
 import re
 import shutil
 from collections.abc import Mapping, Sequence
@@ -80,7 +81,7 @@ def copy_tokenizer(run: SlimeConfig, out: Path) -> None:
     """Copies the run's tokenizer into a model's folder. Raises ConfigError where it is not on this machine, or
     transformers is not."""
     for name in TOKENIZER_FILES:
-        if (file := Path(run.model.hf_checkpoint or "") / name).is_file():
+        if os.path.isfile(file := Path(run.model.hf_checkpoint or "") / name):  # Path's raises where it may not look
             shutil.copyfile(file, out / name)
     try:
         read_tokenizer(out)
@@ -103,7 +104,7 @@ def _short_lines(prompts: str | None, input_key: str, label_key: str) -> list[di
     """Return the shortest rows of a prompt file whose answer is one digit, else the shortest of all; none where the
     file is not there, or cannot be read for want of pyarrow."""
     file = Path(SLICE.sub("", prompts or ""))
-    if not file.is_file():
+    if not os.path.isfile(file):
         return []
     try:
         first = first_rows(file, ROWS_READ) or []

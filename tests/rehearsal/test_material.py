@@ -19,12 +19,11 @@ PAPER = Path(__file__).parents[2] / "configs" / "paper" / "qwen3-30b-a3b.yaml"
 
 
 def test_the_runs_own_tokenizer_is_taken(tmp_path, monkeypatch):
-    own, out = tmp_path / "own", tmp_path / "out"
-    run = load_config(PAPER, [f"slime.hf-checkpoint={own}"])
+    own, out, away = tmp_path / "own", tmp_path / "out", tmp_path / ("x" * 300)  # the last may not be asked after
     out.mkdir()
-    with pytest.raises(ConfigError, match=f"slime.hf-checkpoint is {own}: no tokenizer can be read .*hf download"):
-        copy_tokenizer(run, out)
-    write_hf(own)
+    with pytest.raises(ConfigError, match=f"slime.hf-checkpoint is {away}: no tokenizer can be read .*hf download"):
+        copy_tokenizer(load_config(PAPER, [f"slime.hf-checkpoint={away}"]), out)
+    run = load_config(PAPER, [f"slime.hf-checkpoint={write_hf(own)}"])
     (own / "model.safetensors").write_text("weights")
     copy_tokenizer(run, out)
     names = {"tokenizer.json", "tokenizer_config.json", "generation_config.json"}
@@ -44,6 +43,7 @@ def test_prompts_are_the_shortest_of_the_runs_own_in_either_format(tmp_path):
     pandas.DataFrame(rows).to_parquet(tmp_path / "set.parquet")
     for name in ("set.jsonl", "set.jsonl@[0:4]", "set.parquet"):
         assert [len(row["prompt"]) for row in _short_lines(str(tmp_path / name), "prompt", "label")] == [2, 3, 5, 9]
+    assert _short_lines(str(tmp_path / ("x" * 300)), "prompt", "label") == []  # as one that may not be looked into
     (tmp_path / "set.jsonl").write_text("{")
     with pytest.raises(ConfigError, match=f"{tmp_path}/set.jsonl cannot be read"):
         _short_lines(str(tmp_path / "set.jsonl"), "prompt", "label")
