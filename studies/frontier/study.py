@@ -390,14 +390,13 @@ def draw_clipped() -> alt.Chart:
 def draw_mismatch() -> alt.Chart:
     """Mean |d| over the last quarter of the steps, by lag: a point a seed, a line through their means."""
     rows = [
-        {"method": NAMES[method], "at": at, "d": d}
+        {"method": NAMES[method], "lag": lag, "d": d}
         for method in ("gspo", "grpo")
-        for at, lag in enumerate(LAGS)
+        for lag in LAGS
         for d in scores("sweep", method, lag, "d_pi").values()
     ]
-    ticks = alt.Axis(values=list(range(len(LAGS))), labelExpr=f"{list(LAGS)}[datum.value]", grid=False)
     base = alt.Chart(alt.InlineData(values=rows)).encode(
-        alt.X("at:Q", title="lag", axis=ticks, scale=alt.Scale(domain=[-0.3, 7.3], nice=False)),
+        alt.X("lag:O", title="lag", axis=alt.Axis(labelAngle=0)),
         alt.Y("d:Q", title="mean |d|, nats", scale=alt.Scale(type="log", domain=[0.003, 0.3], nice=False)),
         colour([NAMES[m] for m in ("gspo", "grpo")]),
     )
