@@ -3,7 +3,8 @@ from pathlib import Path
 import pytest
 
 from sat_slime.config import ConfigError, LabConfig, SlimeConfig, dump_config, load_config, load_grid
-from sat_slime.config.loader import key_paths
+from sat_slime.config.loader import key_paths, marked_settings, vary
+from sat_slime.config.section import COMPUTES_NOTHING, OWN_TO_A_CELL, among, kept_changes
 from sat_slime.config.source import read_layers
 from sat_slime.objective.gates import DPPO, TIS
 
@@ -179,3 +180,32 @@ def test_the_papers_numbers():
     assert (model.layers, model.hidden_size, model.experts, model.experts_per_token) == (48, 2048, 128, 8)
     assert (model.expert_ffn_size, model.architecture["rotary-base"]) == (768, 1_000_000)
     assert (model.architecture["moe-router-score-function"], model.architecture["moe-aux-loss-coeff"]) == ("softmax", 0)
+
+
+@pytest.mark.parametrize(
+    "model, free, kept",
+    [
+        (LabConfig, "pipeline.iterations=9", "pipeline.lag=3"),
+        (LabConfig, "checkpoint.keep=9", "eval.problems=9"),
+        (LabConfig, "rollout.request_timeout_s=9.0", "rollout.temperature=0.9"),
+        (SlimeConfig, "pipeline.iterations=9", "pipeline.lag=3"),
+        (SlimeConfig, "cluster.gpus_per_node=4", "slime.actor-num-gpus-per-node=2"),
+        (SlimeConfig, "slime.rollout-num-gpus-per-engine=1", "slime.rollout-top-k=5"),
+        (SlimeConfig, "slime.save-interval=5", "slime.no-save-optim=true"),
+    ],
+)
+def test_settings_that_may_change_on_resume_and_that_may_not(model, free, kept):
+    assert kept_changes(model(), vary(model(), [], [free])) == ""
+    assert kept_changes(model(), vary(model(), [], [free, kept])).startswith(f"{kept.partition('=')[0]} (")
+
+
+def test_what_may_not_change_here_is_kept_too():
+    changed = vary(LabConfig(), [], ["checkpoint.keep=9", "pipeline.iterations=9"])
+    assert kept_changes(LabConfig(), changed, also_kept=["checkpoint"]) == "checkpoint.keep (2 -> 9)"
+
+
+def test_what_a_comparison_does_not_tell():
+    assert {"seed", "warmup.seed", "pipeline.lag", "name", "output_dir"} <= marked_settings(OWN_TO_A_CELL)
+    told_nowhere = {"logging", "checkpoint", "cluster", "estimate", "pipeline.canary", "slime.save-interval"}
+    assert told_nowhere <= marked_settings(COMPUTES_NOTHING)
+    assert among("logging.samples_every_n_iterations", {"logging"}) and not among("loggings", {"logging"})
