@@ -56,7 +56,7 @@ def judged(sample, args: Namespace) -> str:
 @pytest.mark.parametrize(
     ("fields", "reason"),
     [
-        ({"rollout_log_probs": [*GOOD[:-1], NAN]}, "log_prob_not_finite"),
+        ({"rollout_log_probs": np.array([*GOOD[:-1], -np.inf])}, "log_prob_not_finite"),
         ({"rollout_log_probs": [*GOOD[:-1], None]}, "log_prob_not_finite"),
         ({"rollout_log_probs": [*GOOD[:-1], 1e-7]}, ""),
         ({"rollout_log_probs": [*GOOD[:-1], 0.5]}, "log_prob_positive"),
