@@ -9,7 +9,7 @@ import re
 from argparse import Namespace
 from typing import Any
 
-from sat_slime.plugin.verdicts import VERDICT
+from sat_slime.plugin.rollout_hooks import VERDICT
 from sat_slime.reward import Mode, shared_pool
 
 # Only the workers import these. The launcher imports this module on every node, and so learns where they are missing.

@@ -19,10 +19,11 @@ import numpy as np
 import torch
 
 from sat_slime.evaluation.scores import summary
-from sat_slime.plugin import r3, verdicts, versions
+from sat_slime.plugin import r3, versions
 from sat_slime.plugin.compat import slime_function
 from sat_slime.plugin.settings import plugin_config, plugin_method, reads_engine, steps_per_rollout
 from sat_slime.plugin.step import StepFile
+from sat_slime.reward import shared_pool
 from sat_slime.rollout.stream import STREAM_METRICS
 from sat_slime.rollout.validation import Expectations, RejectedResponse, check_numbers
 
@@ -30,6 +31,8 @@ logger = logging.getLogger(__name__)
 
 FAULT = "sat_slime_fault"
 """Key of a sample's metadata: the reason why it is not trained on."""
+VERDICT = "sat_slime_verdict"
+"""Key of a sample's metadata: the reason of its verdict. It is here, since reward.py asks for math-verify."""
 KEPT_ROUTES = "sat_slime_routes"
 """Key of an interrupted sample's metadata: the tokens and the routes that it has so far."""
 MAX_REJECTED = 0.01
@@ -177,7 +180,7 @@ def log_rollout(
             metrics["time/rollout"] = rollout_time
         if reason := versions.send_origins(samples, metrics):
             logger.warning("rollout %d: lag is unknown: %s", rollout_id, reason)
-    if verified := verdicts.drain_metrics():
+    if verified := drain_metrics():
         _track(args, {**verified, "rollout/step": slime_function("compute_rollout_step")(args, rollout_id)})
     return False
 
@@ -223,7 +226,7 @@ def log_eval(
             _track(args, {f"eval_at_weights/{dataset}": scores["accuracy"], "eval_at_weights/step": weights})
         if tracked:
             _track(args, tracked | slime_step)
-    if verified := verdicts.drain_metrics("eval/verifier/"):  # `eval/NAME` would be a data set's score
+    if verified := drain_metrics("eval/verifier/"):  # `eval/NAME` would be a data set's score
         _track(args, verified | slime_step)
     if (run_dir := plugin_config(args).run_dir) is not None:
         _eval_file(Path(run_dir) / "eval.jsonl").append(rows)
@@ -243,7 +246,7 @@ def _scores(args: Namespace, dataset: str, result: dict[str, Any]) -> dict[str, 
             *(dataset, len(rewards), samples),
         )
         return {"accuracy": sum(rewards) / len(rewards), "n_samples": len(rewards)}
-    reasons = [verdict for one in answers if (verdict := (one.metadata or {}).get(verdicts.VERDICT)) is not None]
+    reasons = [verdict for one in answers if (verdict := (one.metadata or {}).get(VERDICT)) is not None]
 
     def by_problem(values: Sequence[Any]) -> np.ndarray | None:
         return np.array(values).reshape(-1, samples) if len(values) == len(rewards) else None
@@ -271,6 +274,13 @@ def _weights_step(samples: Sequence[Any], dataset: str) -> int | None:
     description = f"of steps {sorted(steps)}" if steps else "unknown"
     logger.warning("evaluation of %s: the measured weights are %s", dataset, description)
     return None
+
+
+def drain_metrics(prefix: str = "rollout/verifier_") -> dict[str, float]:
+    """Return the verifier's counts since the last call, by names that begin with `prefix`; empty where nothing was
+    verified."""
+    counts = shared_pool().drain_metrics()
+    return {f"{prefix}{name}": value for name, value in counts.items()} if counts["verdicts"] else {}
 
 
 def _track(args: Namespace, metrics: dict[str, Any]) -> None:

@@ -10,7 +10,7 @@ import pytest
 
 pytest.importorskip("math_verify", reason="needs pip install '.[reward]'")
 
-from sat_slime.plugin import reward, verdicts
+from sat_slime.plugin import reward, rollout_hooks
 from sat_slime.reward import VerifierPool
 
 
@@ -19,7 +19,7 @@ def pool():
     """A pool of one worker with little time stands for the one that all calls share."""
     with VerifierPool(workers=1, cpu_s=0.3) as pool, pytest.MonkeyPatch.context() as patched:
         patched.setattr(reward, "shared_pool", lambda: pool)
-        patched.setattr(verdicts, "shared_pool", lambda: pool)
+        patched.setattr(rollout_hooks, "shared_pool", lambda: pool)
         yield pool
 
 
@@ -66,7 +66,7 @@ def test_a_sample_remembers_why():
     one = sample("so it is 5", "6")
     one.metadata = {"rm_type": "math"}
     asyncio.run(reward.default(Namespace(), one))
-    assert one.metadata == {"rm_type": "math", verdicts.VERDICT: "different"}
+    assert one.metadata == {"rm_type": "math", rollout_hooks.VERDICT: "different"}
 
 
 def test_a_list_of_samples_gives_a_list_of_rewards():
@@ -81,13 +81,13 @@ def test_a_label_that_is_no_text_is_an_error_with_its_remedy(label):
 
 
 def test_counts_reach_the_metrics():
-    verdicts.drain_metrics()
+    rollout_hooks.drain_metrics()
     costly = "|" + "+".join(f"|x-{k}|" for k in range(12)) + "|<9"  # it takes seconds only to parse
     assert asyncio.run(reward.default(Namespace(), sample(f"\\boxed{{{costly}}}", "x^2<5"))) == 0.0
     assert asyncio.run(reward.default(Namespace(), sample("Answer: 5", "5"))) == 1.0
-    metrics = verdicts.drain_metrics()
+    metrics = rollout_hooks.drain_metrics()
     assert (metrics["rollout/verifier_verdicts"], metrics["rollout/verifier_timeouts"]) == (2.0, 1.0)
-    assert verdicts.drain_metrics() == {}
+    assert rollout_hooks.drain_metrics() == {}
 
 
 @pytest.mark.needs_slime

@@ -18,7 +18,7 @@ from fake_slime import make_args, make_routes, make_sample
 
 from sat_slime.config.jsonl import read_rows
 from sat_slime.evaluation.scores import summary
-from sat_slime.plugin import rollout_hooks, verdicts, versions
+from sat_slime.plugin import rollout_hooks, versions
 from sat_slime.plugin.rollout_hooks import log_eval, log_rollout, on_sample
 from sat_slime.runs.trackers import split_log
 
@@ -369,7 +369,7 @@ def test_the_scores_of_an_evaluation_are_those_of_every_runtime(evaluate, tracke
 
 
 def test_what_the_verifier_counted_of_an_evaluation_is_no_score(evaluate, tracked, monkeypatch):
-    monkeypatch.setattr(verdicts, "drain_metrics", lambda prefix="rollout/": {f"{prefix}kills": 2.0})
+    monkeypatch.setattr(rollout_hooks, "drain_metrics", lambda prefix="rollout/": {f"{prefix}kills": 2.0})
     evaluate(4, sat_slime="gspo")
     assert ("eval/step", {"eval/verifier/kills": 2.0, "eval/step": 4}) in tracked
     assert scores_of(tracked) == [("aime", 0.25)]
