@@ -30,7 +30,7 @@ LAYERS = (
 
 
 def imports(path: Path) -> Iterator[str]:
-    """Dotted names that a module imports, also when its functions run; those that only types name are not imported."""
+    """Dotted names that a module imports, also when its functions run, and for its types."""
     here = path.relative_to(PACKAGE.parent).with_suffix("").parts
     waiting: list[ast.AST] = [ast.parse(path.read_text())]
     while waiting:
@@ -40,7 +40,7 @@ def imports(path: Path) -> Iterator[str]:
         elif isinstance(node, ast.ImportFrom):
             source = ".".join(filter(None, [*here[: -node.level], node.module] if node.level else [node.module]))
             yield from (f"{source}.{name.name}" for name in node.names)
-        elif not isinstance(node, ast.If) or ast.unparse(node.test) != "TYPE_CHECKING":
+        else:
             waiting += ast.iter_child_nodes(node)
 
 

@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from .terms import LARGEST_LOG, Denominator, Need, bounded_exp
-
-if TYPE_CHECKING:
-    from .method import Method
+from .terms import LARGEST_LOG, Denominator, Need, Ratio, bounded_exp
 
 
 @dataclass(frozen=True, eq=False)
@@ -93,6 +90,19 @@ def denominator_log_probs(
     return (log_pi if proximal is None else proximal).detach()
 
 
+class Reading(Protocol):
+    """What of a method says how its tokens are read."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def ratio(self) -> Ratio: ...
+    @property
+    def denominator(self) -> Denominator: ...
+    @property
+    def needs(self) -> Collection[Need]: ...
+
+
 class Tokens:
     """The n active tokens of a micro-batch as a method reads them, in float32, or float64 where a column is. (n,) each,
     and without gradient but for `d`, `ratio` and `score`. They may be the caller's own tensors: never write into one.
@@ -110,7 +120,7 @@ class Tokens:
 
     def __init__(
         self,
-        method: Method,
+        method: Reading,
         batch: TokenBatch,
         group: dist.ProcessGroup | None = None,
         d: Tensor | None = None,
