@@ -16,7 +16,6 @@ def test_version_and_help():
     top = sat_slime_command("--help").stdout
     assert all(command in top for command in ("init", "launch", "check", "methods", "report", "--version"))
     assert all(heading in top for heading in GROUPS)
-    assert "--resume" in sat_slime_command("launch", "--help").stdout
 
 
 def test_the_help_of_no_command_waits_for_what_it_works_with():

@@ -144,3 +144,4 @@ def test_every_mistake_is_answered():
         assert code in (1, 2) and len(said.splitlines()) <= 8, (command, code, said)
         assert re.search(r"^(error:|FAIL|Usage:)", said, re.M) and "Traceback" not in said, (command, said)
         assert not [word for word in expected if word not in said], (command, said)
+    subprocess.run("test ! -e rehearsals", shell=True, check=True)  # nothing is begun that is refused

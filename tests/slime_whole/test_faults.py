@@ -138,5 +138,4 @@ def test_in_mode_streaming_no_token_exceeds_the_bound_after_a_resume_neither(sli
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize("kind", chaos_on_slime.KINDS)
 def test_a_run_that_is_disturbed_twice_comes_through_by_itself(slime, tmp_path, kind):
-    """A short campaign of chaos_on_slime.py."""
     assert chaos_on_slime.campaign(tmp_path, kind, 2, seed=0, places=slime.settings) == []
