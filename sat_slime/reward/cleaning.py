@@ -20,7 +20,7 @@ _UNICODE = str.maketrans(
     {
         **{sign: f"\\{name} " for sign, name in SIGNS.items()},
         "−": "-", "–": "-", "÷": "/", "⁄": "/", "°": "^\\circ ", "ℝ": "\\mathbb{R}", "⟨": "(", "⟩": ")", "…": "...",
-        "\u00a0": " ", "\u2009": " ", "\u202f": " ", "\u3000": " ", "′": "'", "’": "'", "。": ".",
+        "\u00a0": " ", "\u2009": " ", "\u202f": " ", "\u3000": " ", "′": "'", "’": "'", "。": ".", "“": '"', "”": '"',
         **{chr(sign + 0xFEE0): chr(sign) for sign in range(0x21, 0x7F)},  # the full-width forms of ASCII
     }
 )  # fmt: skip
@@ -180,7 +180,7 @@ _GROUP = r"\{(?:[^{}]|\{[^{}]*\})*\}"
 _SIMPLER = [
     (re.compile(r"\\%"), "%"),
     (re.compile(r"(?<![0-9.,])0\{,\}(?=[0-9])"), "0."),
-    (re.compile(r"(?<=[0-9])(?:\\[,!;: ]|\{,\}|,\\!)\s*(?=[0-9]{3}(?![0-9]))"), ""),
+    (re.compile(r"(?<=[0-9])(?:\\[,!;: ]|~|\{,\}|,\\!)\s*(?=[0-9]{3}(?![0-9]))"), ""),
     (re.compile(r"(?<=[0-9])\s+(?=[0-9]{3}(?![0-9]|\s*[/^]))"), ""),  # 1 000, and not 3 125/200
     (re.compile(r"(?<=[0-9])\{,\}(?=[0-9])"), "."),
     (re.compile(r"\\[dtc]frac(?![a-zA-Z])"), r"\\frac"),
@@ -188,7 +188,9 @@ _SIMPLER = [
     (re.compile(rf"(?<=\\frac|\\sqrt)\s*({_LETTER})"), r"{\1}"),
     (re.compile(rf"(\\frac\s*(?:[0-9]|\{{(?:[^{{}}]|\{{[^{{}}]*\}})*\}}))\s*({_LETTER})"), r"\1{\2}"),
     (re.compile(r"\\(?:left|right)\s*\.|\\(?:left|right|middle|[bB]igg?[lrm]?)(?![a-zA-Z])"), ""),
-    (re.compile(r"\\(?:displaystyle|textstyle|scriptstyle|limits|nolimits|boxed)(?![a-zA-Z])"), ""),
+    (re.compile(r"\\(?:displaystyle|textstyle|scriptstyle|limits|nolimits|boxed|therefore)(?![a-zA-Z])"), ""),
+    (re.compile(r"\\(?:checkmark|blacksquare|qed|small|[lL]arge|LARGE|[hH]uge)(?![a-zA-Z])"), ""),
+    (re.compile(r"\\(?:text)?color\s*\{[^{}]*\}"), ""),
     (re.compile(r"(?<!\\)\\[()\[\]](?=\s|$)|^\\[(\[]|(?<!\\)\\!|\$"), ""),
     (re.compile(r"(?<!\\)\\[,;:> ]|~|\\q?quad(?![a-zA-Z])|\\(?:h|ph)antom\{\}"), " "),
     (re.compile(r"\\(?:operatorname|mathrm|text)\s*\{\s*(gcd|lcm|ln|log|(?:arc)?(?:sin|cos|tan))\s*\}"), r"\\\1 "),

@@ -45,6 +45,8 @@ _AND = re.compile(
     r"((?:[^a-zA-Z\\<>=,;]|\\[a-zA-Z]+)+?)(?:\\text\s*\{\s*and\s*\}|and)((?:[^a-zA-Z\\<>=,;]|\\[a-zA-Z]+)+)"
 )
 """Matches two numbers, `1728 and 1331`, which have no order where answer and label are written so."""
+_THOUSANDS = re.compile(r"(?<![0-9,.(\[{])[0-9]{1,3}(?:,[0-9]{3})+(?![0-9]|,[0-9])")
+"""Matches a number that is no list where answer and label differ otherwise: 1,024 is 2^{10}, x = 1,234 is 1234."""
 _LETTER = re.compile(r"(?:\\text\{)?\(?[A-J]\)?\}?")
 _LETTERS = re.compile(r"[A-J](?:,?[A-J]){2,}")
 _NO_LIST = re.compile(r"\\(?:cup|cap|setminus|pm|mp|le|ge|ne|lt|gt|in)(?![a-zA-Z])|[<>]")
@@ -79,7 +81,9 @@ def compare(answer: str, label: str) -> str:
     (mine, my_unit), (theirs, their_unit) = split_unit(answer), split_unit(label)
     if my_unit and their_unit and my_unit != their_unit:
         return "different"  # 5 m is not 5 cm
-    return _compare_choices(mine, theirs) or _compare(mine, theirs)
+    reason = _compare_choices(mine, theirs) or _compare(mine, theirs)
+    bare = [_THOUSANDS.sub(lambda number: number[0].replace(",", ""), text) for text in (mine, theirs)]
+    return reason if reason in CORRECT or bare == [mine, theirs] else _compare(*bare)
 
 
 def _compare_choices(answer: str, label: str) -> str | None:

@@ -205,7 +205,7 @@ _BOXES = re.compile(
 
 def extract(response: str) -> str | None:
     """Return the answer, or None. docs/reward.md says where it differs from `prime_extract`."""
-    text = response.replace("**:", ":")  # **Answer**: 5
+    text = re.sub("[∴✓✔✅■∎]", "", response.replace("**:", ":"))  # **Answer**: 5 ✅
     text = text.rpartition("</think>")[2].partition("<think>")[0]  # a thought that does not end is no answer
     box = last_box(text)
     in_box = box is not None and any(marker in box.lower() for marker in ANSWER_MARKERS)
