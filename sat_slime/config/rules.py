@@ -227,8 +227,8 @@ def spares_recompute(method: Method, steps: int) -> bool:
     return steps == 1 if method.denominator == "trainer" else method.denominator != "checkpoint"
 
 
-READ_BY_SLIME = ("use-opd", "kl-coef", "log-correct-samples", "use-rollout-entropy")
-"""slime's flags by which slime itself reads log-probs or entropies of that pass, or a hook on the batch does."""
+READ_BY_SLIME = ("use-opd", "kl-coef", "log-correct-samples", "use-rollout-entropy", "custom-advantage-function-path")
+"""slime's flags by which slime itself reads log-probs or entropies of that pass, or a function on the batch may."""
 
 
 def recompute_is_spared(config: SlimeConfig) -> bool:

@@ -90,6 +90,7 @@ def of_a_script(section, **flags):
         ("grpo", {"use_opd": True}, None),  # slime reads what it has, which the script says
         ("grpo", {"kl_coef": 0.1}, None),
         ("grpo", {"log_correct_samples": True}, None),
+        ("grpo", {"custom_advantage_function_path": "own.advantages"}, None),
         ("cispo", {"use_rollout_entropy": True}, None),
         ("grpo", {"use_routing_replay": True}, False),  # R2 replays what that pass records
         ("grpo-r3", {"use_routing_replay": True, "use_rollout_routing_replay": True}, True),
