@@ -51,11 +51,12 @@ _NAMED = {
 }  # fmt: skip
 _REPLACED: list[tuple[re.Pattern[str], str | Callable[[re.Match[str]], str]]] = [
     (re.compile("[¼-¾⅐-⅞]"), lambda match: "\\frac{{{}}}{{{}}}".format(*normalize("NFKC", match[0]).split("\u2044"))),
+    (re.compile(r"^\s*\$+([^$]*)\$+\s*$"), r"\1"),
     (re.compile(r"(?<=[\w)}])\*\*(?=[\w({-])"), "^"),
     (re.compile(r"\\lg(?![a-zA-Z])"), r"\\log_{10}"),
     (re.compile(r"^\s*([0-9]{1,3}(?:\.[0-9]{3}){2,})\s*$"), lambda match: match[1].replace(".", "")),
     (re.compile(_NUMBER, re.IGNORECASE), lambda match: str(_NUMBERS.index(match[1].lower()))),
-    (re.compile(r"^\s*(?:\\text\w*\s*\{\s*)?no solutions?\s*\}?\.?\s*$", re.IGNORECASE), r"\\emptyset"),
+    (re.compile(r"^\s*(?:\\text\w*\s*\{\s*)?(?:no solutions?|empty set)\s*\}?\.?\s*$", re.IGNORECASE), r"\\emptyset"),
     (re.compile(r"\b(?:minus|negative)\s+(?=[0-9\\])"), "-"),
     (re.compile(r"(?<=[0-9])\s*(?:\\text\s*\{\s*)?thousand\s*\}?"), r" \\times 10^{3}"),
     (re.compile(f"[{_RAISED}]+"), lambda match: f"^{{{match[0].translate(_SMALL)}}}"),
@@ -194,7 +195,9 @@ _SIMPLER = [
     (re.compile(r"(?<!\\)\\[()\[\]](?=\s|$)|^\\[(\[]|(?<!\\)\\!|\$"), ""),
     (re.compile(r"(?<!\\)\\[,;:> ]|~|\\q?quad(?![a-zA-Z])|\\(?:h|ph)antom\{\}"), " "),
     (re.compile(r"\\(?:operatorname|mathrm|text)\s*\{\s*(gcd|lcm|ln|log|(?:arc)?(?:sin|cos|tan))\s*\}"), r"\\\1 "),
-    (re.compile(r"\\(?:mathrm|text)\s*\{\s*i\s*\}"), "i"),
+    (re.compile(r"\\(?:mathrm|text)\s*\{\s*([ie])\s*\}"), r"\1"),
+    (re.compile(r"(\\sqrt\s*\[[^\[\]]*\])\s*([0-9])"), r"\1{\2}"),
+    (re.compile(r"\s*[,;(]\s*[a-z]\s*\\in\s*\\mathbb\s*(?:\{[ZN]\}|[ZN])\s*\)?$"), ""),
     (re.compile(r"\\(?:bm|boldsymbol|mathbf)\s*(?=\{[^{}]*\{)"), ""),
     (re.compile(r"\{\s*\\(?:rm|bf|it|sf|tt)\s+([^{}]*)\}"), r"\\text{\1}"),
     (re.compile(r"\\(?:rm|bf|it|sf|tt)(?![a-zA-Z])"), ""),
@@ -223,7 +226,7 @@ _SPACES = re.compile(r"\s+")
 _SAID_ALOUD = re.compile(r"^[`']+([^`'].*?)[.,;:!]*[`']+$|(?:(?<=[a-z]{3})|(?<=^no))!+$")
 """Matches the signs around a word; elsewhere they say something, as in n! and f'."""
 _ARTICLE = re.compile(r"^(?:an?|the) (?=[a-z][a-z' -]{2,}$)")
-_CHOSEN = re.compile(r"^(?:option|choice|answer|letter) (?=\(?[a-j]\)?$)")
+_CHOSEN = re.compile(r"^(?:(?:option|choice|answer|letter) )?\(?([a-j])\)?$")
 
 
 def split_unit(answer: str) -> tuple[str, str]:
@@ -267,4 +270,4 @@ def words(text: str) -> str:
     """Return an answer in words, the way it is compared: lower case, no fonts, no punctuation around it."""
     text = _ONLY_TEXT.sub(r"\1", text).lower()
     text = _SAID_ALOUD.sub(r"\1", _SPACES.sub(" ", text).strip(' .,;:"'))
-    return _CHOSEN.sub("", _ARTICLE.sub("", text))
+    return _CHOSEN.sub(r"\1", _ARTICLE.sub("", text))

@@ -81,12 +81,15 @@ RIGHT = {
     "choices": [
         ("D", "So the correct answer is **D) 28**."), ("C", "The correct answer is (C)."),
         ("B", "The answer is option B because 3 > 2."), ("B", "Answer: option B, since 3 is odd"),
+        (r"\text{(B)}", r"\boxed{(B)\ 12}"),
     ],
     "expressions": [
         (r"2\cos\frac{\pi}{9}", r"\boxed{2\cos 20^\circ}"), (r"1+\sqrt{3}i", r"\boxed{2e^{i\pi/3}}"),
         (r"2\sqrt{3}", r"\boxed{2√3}"), (r"\frac43", r"\boxed{1.\overline{3}}"), ("n(n+1)", r"\boxed{n² + n}"),
         (r"-\frac12", r"\boxed{\cos 120°}"), (r"2+\sqrt3", r"\boxed{\tan 75^\circ}"), (r"3\sqrt{5}", r"\boxed{3√5}"),
         ("1.5", r"\boxed{\sin 30^\circ + 1}"), ("120", r"\boxed{{10 \choose 3}}"), (r"\log 2", r"\boxed{\log_{10} 2}"),
+        ("e^2", r"\boxed{\mathrm{e}^2}"), (r"\emptyset", r"Answer: $\text{no solution}$"),
+        (r"\frac{\pi}{3} + 2k\pi", r"\boxed{\frac\pi3 + 2k\pi, k\in\mathbb Z}"), (r"\sqrt[3]{2}", r"\boxed{\sqrt[3]2}"),
     ],
     "intervals": [
         (r"\text{all real numbers}", r"\boxed{\mathbb{R}}"), (r"(2,3)\cup(3,\infty)", r"\boxed{x>2, x\neq 3}"),
