@@ -190,7 +190,7 @@ _SIMPLER = [
     (re.compile(rf"(\\frac\s*(?:[0-9]|\{{(?:[^{{}}]|\{{[^{{}}]*\}})*\}}))\s*({_LETTER})"), r"\1{\2}"),
     (re.compile(r"\\(?:left|right)\s*\.|\\(?:left|right|middle|[bB]igg?[lrm]?)(?![a-zA-Z])"), ""),
     (re.compile(r"\\(?:displaystyle|textstyle|scriptstyle|limits|nolimits|boxed|therefore)(?![a-zA-Z])"), ""),
-    (re.compile(r"\\(?:checkmark|blacksquare|qed|small|[lL]arge|LARGE|[hH]uge)(?![a-zA-Z])"), ""),
+    (re.compile(r"\\(?:checkmark|(?:black)?square|qed|small|[lL]arge|LARGE|[hH]uge)(?![a-zA-Z])"), ""),
     (re.compile(r"\\(?:text)?color\s*\{[^{}]*\}"), ""),
     (re.compile(r"(?<!\\)\\[()\[\]](?=\s|$)|^\\[(\[]|(?<!\\)\\!|\$"), ""),
     (re.compile(r"(?<!\\)\\[,;:> ]|~|\\q?quad(?![a-zA-Z])|\\(?:h|ph)antom\{\}"), " "),

@@ -50,7 +50,9 @@ _UNORDERED = re.compile(
 )
 _ITEM = re.compile(r"\n[ \t]*(?:[-*•]|\(?[0-9]{1,2}[.)])[ \t]+")
 _ITEMS = re.compile(rf":[ \t]*(?:\n[ \t]*)?((?:{_ITEM.pattern}[^\n]*){{2,}})")
-_NAME_ALONE = re.compile(r"(?:\$|\\\()\s*\\?[a-zA-Z]+\s*(?:\$|\\\))")
+_NAME = r"\\?[a-zA-Z]+(?:_\{?\w\}?)?"
+_NAME_ALONE = re.compile(rf"(?:\$|\\\()\s*(?:{_NAME}|\\?[({{]\s*{_NAME}(?:\s*,\s*{_NAME})+\s*\\?[)}}])\s*(?:\$|\\\))")
+"""Matches $k$, and the pairs $(a, b)$ of which there are so many."""
 _BOUND = re.compile(
     r"(?i)\b(?:not|never|cannot|than|at (?:least|most)|between|under|over|below|above|n't|from|by|up to|"
     r"no (?:more|less))\b[\s$]*$"
@@ -230,7 +232,7 @@ def _last_boxes(text: str) -> str | None:
         if not _BOXES.fullmatch(between) or not re.search(r"and|or|,|;", between):
             break
         joined = "or" if "or" in between or _UNORDERED.search(text.rpartition("\\boxed")[0][-200:]) else ","
-        boxes = f"{other} {joined} {boxes}"
+        boxes = boxes if other == boxes else f"{other} {joined} {boxes}"
     return boxes
 
 

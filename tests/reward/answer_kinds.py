@@ -9,7 +9,7 @@ RIGHT = {
         ("12", "So the area of the triangle equals 12 square units."),
         ("7", "Therefore, the value of $k$ must be $7$."), ("7", "I get 7 as the final answer."),
         ("34", "The maximum is 34, attained when x = 2."), ("34", "The maximum value of f when x is in [0, 1] is 34."),
-        ("5", "We conclude that $x = 5$. This completes the proof."),
+        ("5", "We conclude that $x = 5$. This completes the proof."), ("34", "Hence there are 34 pairs $(a,b)$."),
         ("5", "It follows that x = 5.\n\nI hope this helps!"),
         (r"\frac{3}{8}", r"So the probability is $\frac{3}{8}$ for each player."), ("3", "The answer is not 4 but 3."),
         ("odd", "Adding them shows that the sum is odd."), ("12", "Answer:\n$$\n12\n$$"),
@@ -109,7 +109,7 @@ RIGHT = {
         ("1234", r"\boxed{x = 1,234}"), ("1024, 2048", r"\boxed{1,024, 2,048}"), ("5", "**Answer: 5** ✅"),
     ],
     "several boxes": [
-        ("1, 5", r"The roots are $\boxed{5}$ and $\boxed{1}$."),
+        ("1, 5", r"The roots are $\boxed{5}$ and $\boxed{1}$."), ("34", r"\boxed{34}, \boxed{34}"),
         ("-3, 2", r"The solutions are \boxed{2} and \boxed{-3}."),
         ("-4, 4", r"The two possible values are $\boxed{4}$ or $\boxed{-4}$."),
         ("11", r"I get \boxed{12}. Let me double check... 3 + 8 = 11, so actually \boxed{11}."),
