@@ -45,7 +45,7 @@ _AND = re.compile(
     r"((?:[^a-zA-Z\\<>=,;]|\\[a-zA-Z]+)+?)(?:\\text\s*\{\s*and\s*\}|and)((?:[^a-zA-Z\\<>=,;]|\\[a-zA-Z]+)+)"
 )
 """Matches two numbers, `1728 and 1331`, which have no order where answer and label are written so."""
-_THOUSANDS = re.compile(r"(?<![0-9,.(\[{])[0-9]{1,3}(?:,[0-9]{3})+(?![0-9]|,[0-9])")
+_THOUSANDS = re.compile(r"(?<![0-9,.(\[{])[1-9][0-9]{0,2}(?:,[0-9]{3})+(?![0-9]|,[0-9])")
 """Matches a number that is no list where answer and label differ otherwise: 1,024 is 2^{10}, x = 1,234 is 1234."""
 _LETTER = re.compile(r"(?:\\text\{)?\(?[A-J]\)?\}?")
 _LETTERS = re.compile(r"[A-J](?:,?[A-J]){2,}")
