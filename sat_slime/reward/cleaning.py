@@ -128,7 +128,7 @@ _LAST_DEGREE = re.compile(rf"{_DEGREE}[ $.}}]*$")
 _ALL_TEXT = re.compile(r"^\s*\\text\s*\{\s*(\(?[-+]?\s*[0-9][^{}]*?)\s*\}\s*$")
 _PERCENT = re.compile(r"(?<=[0-9)}a-z])\s*\\text\{\s*(?:percent|%)\s*\}$|(?<=[0-9])\s*(?:percent|percentage|pct)$")
 _NO_UNIT = re.compile(
-    r"(?:[mbtr]+illion|thousand|hundred|dozen|times|squared|cubed|factorial)s?\b|.*[0-9]", re.IGNORECASE
+    r"(?:[mbtr]+illion|thousand|hundred|dozen|times|squared|cubed|factorial|\\lor)s?\b|.*[0-9]", re.IGNORECASE
 )
 
 

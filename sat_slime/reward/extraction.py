@@ -58,8 +58,9 @@ _BOUND = re.compile(
     r"no (?:more|less))\b[\s$]*$"
 )
 _MODIFIER = re.compile(
-    r"(?i)^[\s$]*(?:(?:times|thousand|hundred|dozen|pct|squared|cubed|factorial|or (?:more|less)|"
-    r"(?:more|less|fewer) than|th|st|nd|rd)\b|(?:m|b|tr)illion|percent|\\?\^)"
+    r"(?i)^[\s$]*(?:(?:times|thousand|hundred|dozen|pct|squared|cubed|factorial|to \$?[0-9]+|"
+    r"or (?:more|less|fewer|higher|lower|greater|above|below)|(?:more|less|fewer) than|th|st|nd|rd)\b|"
+    r"(?:m|b|tr)illion|percent|\\?\^)"
 )
 _JOIN = re.compile(r"(?i)\s*(?:,?\s*(?:and|or)|,|;)\s*")
 _NUMBER = re.compile(

@@ -151,14 +151,14 @@ RIGHT = {
 WRONG = {
     "prose": [
         ("34", "Final Answer: The largest $n$ is 35."), ("34", "The answer is not 34 but 35."),
-        ("34", "The answer is at least 34."), ("34", "There are more than 34 ways."),
+        ("34", "The answer is at least 34."), ("34", "There are more than 34 ways."), ("34", "Answer: 34 to 35"),
         ("34", "The maximum is 35, attained when x = 34."), ("5", "The population is 5 million."),
         (r"x \le 2", "Thus $x >= 2$ is our answer."), ("4", "First x = 4. Adding up, 5 is the answer."),
         ("even", "So the sum is odd."), ("34", "The answer lies between 34 and 40."),
         ("12", "It is 12 times as large."), ("10", "I could not determine whether 10 is the answer."),
         ("4", "Suppose the answer is 4. Then we get a contradiction, so it is 5."), ("5", "x never equals 5."),
         (r"\frac12", r"It is minus $\frac12$."), ("7", "It can't be 7, so it must be 8."),
-        ("8", "The answer is negative 8."), ("(3, 2)", "The roots are 3 and 2."),
+        ("8", "The answer is negative 8."), ("(3, 2)", "The roots are 3 and 2."), ("34", r"\boxed{34 \text{ or more}}"),
         ("5/36", r"Thus the probability is $\frac{5}{36}$, so $m+n = 5+36 = 41$."),
         ("12", "The value isn't equal to 12."), ("5", "The answer is minus 5."), ("5", "x equals negative 5"),
         ("5", "The value can't be 5."), ("5", "Therefore the answer cannot be 5."),
