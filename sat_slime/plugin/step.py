@@ -4,6 +4,7 @@ What slime calls as functions (the loss, hooks, what is wrapped around its own f
 from __future__ import annotations
 
 import contextlib
+import itertools
 import logging
 import math
 import os
@@ -304,7 +305,8 @@ def _with_ours(reduction: Callable[..., dict[str, float]], /, *positional: Any, 
 
 class StepFile:
     """A file of rows by `step` that one process writes. The first row that is written replaces the rows of its step and
-    of later ones: a resumed run had written them after its checkpoint."""
+    of later ones: a resumed run had written them after its checkpoint. Where that would be all rows, they are of
+    another run or of one without a checkpoint, and stay beside the file: as metrics.jsonl.1 and so on."""
 
     def __init__(self, path: Path):
         self._path = path
@@ -315,6 +317,10 @@ class StepFile:
         try:
             if not self._begun and rows:
                 self._path.parent.mkdir(parents=True, exist_ok=True)
+                if (old := read_rows(self._path)) and number(old[0], "step", 0) >= rows[0]["step"]:
+                    beside = (self._path.with_name(f"{self._path.name}.{i}") for i in itertools.count(1))
+                    aside = self._path.rename(next(path for path in beside if not path.exists()))
+                    logger.warning("sat_slime: the rows of an earlier start in %s are now in %s", self._path, aside)
                 keep_rows(self._path, lambda row: number(row, "step", 0) < rows[0]["step"])
                 self._begun = True
             for row in rows:
