@@ -418,7 +418,7 @@ def symptoms(data: RunData) -> list[Symptom]:
     for symptom in sorted(found, key=lambda symptom: symptom.since or 0):
         if not any(one.name == symptom.name and (one.lasts or not symptom.lasts) for one in told):
             told.append(symptom)
-    return [*told, *_blind_clip(metrics)]
+    return [*told, *_without_effect(metrics)]
 
 
 def _start(metrics: Columns) -> Iterator[Symptom]:
@@ -514,8 +514,18 @@ def _not_finite(data: RunData) -> Iterator[Symptom]:
     )
 
 
-def _blind_clip(metrics: Columns) -> Iterator[Symptom]:
-    """Yield the symptom of a clip where every ratio is 1, as slime's is with one optimizer step per rollout."""
+def _without_effect(metrics: Columns) -> Iterator[Symptom]:
+    """Yield the symptoms of a SAT that removes nothing, and of a clip where every ratio is 1, as slime's is with one
+    optimizer step per rollout."""
+    newly = known(metrics, "sat/newly_clipped")[1]
+    if len(newly) >= LEVEL_STEPS and not newly.any():
+        yield Symptom(
+            "no-op",
+            "SAT changed nothing: sat/newly_clipped is 0 at every step",
+            "Where sat/radius_high is the base's own radius, the quantile of |d| lies beyond it, and a wider one "
+            "(--eps-clip, method.clip) lets SAT act. Where sat/gate_rate is 0, set method.sat.scope to step, or make "
+            "micro-batches larger",
+        )
     sizes = [np.abs(known(metrics, key)[1]) for key in ("ppo_kl", "clip/fraction")]
     if any(len(size) < LEVEL_STEPS or size.max() > NO_RATIO for size in sizes):
         return

@@ -191,9 +191,9 @@ def test_few_steps_have_no_verdict(count):
 def test_a_ratio_that_is_always_1_is_told():
     made = run(mismatch__d_pi=6)
     made["ppo_kl"][:] = made["clip/fraction"][:] = 0
-    del made["tis_clipfrac"]
-    first, last = found_in(made)
-    assert (first.name, last.name, last.since) == ("mismatch", "blind clip", None)
+    made["sat/newly_clipped"] = 0 * made.pop("tis_clipfrac")
+    first, no_op, last = found_in(made)
+    assert (first.name, no_op.name, last.name, last.since) == ("mismatch", "no-op", "blind clip", None)
     assert "--use-rollout-logprobs" in last.advice and "cap of TIS" not in last.seen
 
 
