@@ -72,7 +72,7 @@ def plugin_file(name: str) -> str:
 def read_plugin(value: Any) -> PluginConfig:
     """Return the checked value of the key `sat_slime`. Raises ConfigError with a line for every fault."""
     if value is None:
-        missing = f"no key '{KEY}' in the file of --custom-config-path"
+        missing = f"no key '{KEY}' with a value in the file of --custom-config-path"
         raise ConfigError(f"{missing}: `sat-slime init plugin` writes such a file")
     values = {"method": value} if isinstance(value, str) else value
     return read_section(PluginConfig, values, f"{KEY} in --custom-config-path")
@@ -109,8 +109,9 @@ def plugin_findings(file: Path, flags: Iterable[str]) -> Iterator[Finding]:
     except ConfigError as error:
         yield from settings_findings(error.errors)
         return
+    section = values[KEY] if isinstance(values[KEY], Mapping) else {}
     # One with `driver` is of a job of our driver.
-    reasons = [] if "driver" in (values.get(KEY) or {}) else not_in_a_script(method)
+    reasons = [] if "driver" in section else not_in_a_script(method)
     errors = [f"{KEY}.method: {reason}" for reason in reasons]
     # The script may make several steps of a rollout, but where a threshold is of the step.
     always = refused_method(method, 1 if method.scope == "step" else 2)
@@ -118,8 +119,11 @@ def plugin_findings(file: Path, flags: Iterable[str]) -> Iterator[Finding]:
     warnings = [f"{KEY}.{line}" for line in refused_method(method, 1) if line not in always]
     for key, value in (CALLED | IN_A_SCRIPT).items():
         given, in_list = values.get(key), key == "rollout_sample_hook_path"  # a text slime reads by its letters
-        if not given or (key == "loss_type" and given != value) or (in_list and isinstance(given, str)):
-            errors.append(f"{key} is {given or 'not set'}: set it to {[given or value] if in_list else value}")
+        paths = given if isinstance(given, list) else [given]
+        mistaken = any(str(path).startswith("sat_slime.") and path != value for path in paths)
+        if not given or mistaken or (key == "loss_type" and given != value) or (in_list and isinstance(given, str)):
+            right = [value if mistaken else given or value] if in_list else value
+            errors.append(f"{key} is {given or 'not set'}: set it to {right}")
     if method.routing_replay != all(values.get(key) is True for key in R3):
         both = " and ".join(R3)
         fault = f"r3: set {both} to true" if method.routing_replay else f"no r3: leave out {both}, or add -r3 to it"
@@ -131,7 +135,10 @@ def plugin_findings(file: Path, flags: Iterable[str]) -> Iterator[Finding]:
         if key in values and made not in values:
             before = f"{key} is set and {made} is not, which slime has made before it reads this"
             errors.append(f"{before}: give {key} in the script")
-    folder = values[KEY].get("run_dir") if isinstance(values[KEY], Mapping) else None
+    for key, flag in (("iterations", "num-rollout"), ("optimizer_steps_per_rollout", "global-batch-size")):
+        if key in (section.get("driver") or {}):
+            warnings.append(f"{KEY}.driver.{key} is set, and the driver goes by the script's --{flag}: leave it out")
+    folder = section.get("run_dir")
     if folder and not folder.startswith(("/", "~")):
         warnings.append(f"{KEY}.run_dir is {folder}, and workers have other working directories: write it in full")
     names = [KEY, *(flag.removeprefix("--").replace("-", "_") for flag in flags)]

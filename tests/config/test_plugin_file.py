@@ -51,6 +51,7 @@ def test_a_method_that_cannot_run_there_gets_no_file(name, says):
         ({"loss_type": "policy_loss"}, "loss_type is policy_loss: set it to custom_loss"),
         ({"rollout_data_postprocess_path": ...}, "rollout_data_postprocess_path is not set"),
         ({"rollout_sample_hook_path": None}, r"rollout_sample_hook_path is not set: set it to \['sat_slime.*'\]"),
+        ({"rollout_sample_hook_path": ["sat_slime.plugin.on"]}, r"set it to \['sat_slime.plugin.rollout_hooks.on_"),
         ({"rollout_sample_hook_path": "my.hook"}, r"rollout_sample_hook_path is my.hook: set it to \['my.hook'\]"),
         ({"eps_clip": 0.3}, "eps_clip is set and eps_clip_high is not"),
         ({"use_opsm": True}, "use_opsm is set: .*`opsm: true`"),
@@ -71,6 +72,7 @@ def test_faults_of_a_file_are_told_with_their_remedy(tmp_path, change, says):
     [
         ("sat-gspo", "eps_clp: 0.1\n", "^eps_clp is no flag of slime's.*did you mean eps_clip[?]$"),
         ("{base: gspo, sat: {scope: microbatch}, denominator: trainer}", "", "one optimizer step .* identically 1"),
+        ("grpo\n  driver: {iterations: 5}", "", "^sat_slime.driver.iterations is set, .*--num-rollout: leave it out$"),
         ("grpo\n  run_dir: runs/a", "", "^sat_slime.run_dir is runs/a, .*: write it in full$"),
     ],
 )
