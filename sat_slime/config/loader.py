@@ -157,6 +157,8 @@ def _run(layers: Sequence[Source], overrides: Sequence[str]) -> RunConfig:
         except ConfigError:
             errors.append(f"--set {text}: the value {value!r} is not valid YAML; quote it")
     run = _laid(layers)
+    if "slime" in run.values and "runtime" not in run.values:
+        raise ConfigError(*errors, f"{run.origin(('slime',))}: slime is set, and runtime is not: add `runtime: slime`")
     runtime = run.values.get("runtime", "lab")
     model = RUNTIMES.get(runtime) if isinstance(runtime, str) else None
     if model is None:

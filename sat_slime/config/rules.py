@@ -249,6 +249,8 @@ def _method(config: SlimeConfig) -> Lines:
     cuts, other = top_p < 1 and not method.top_p_replay, "trainer" if method.has("tis") else "rollout"
     reads_whole = any(getattr(gate, "form", "") == "suffix" for gate in method.gates)
     return {
+        f"method is {method.name}, and the model has no experts whose choice could be replayed: leave r3 out, as "
+        f"{method.without('r3').name}": method.routing_replay and not config.model.is_moe,
         f"method.veto.form is suffix, which reads responses whole, and slime.context-parallel-size is {context}: set "
         "it to 1, or form to response": context > 1 and reads_whole,
         f"slime.rollout-top-p is {top_p}, and slime then replays the engine's mask in the trainer's softmax whatever "
@@ -553,8 +555,8 @@ def _other_run(config: SlimeConfig) -> Lines:
     return {
         f"slime.rollout-top-k is {top_k}: the engine's policy is cut off, the trainer's is not, and their ratio is no "
         "importance weight: set it to -1": top_k > 0,
-        "slime.rm-type is deepscaler: it gives 0 without </think>, which a base model does not write: set it to "
-        "math": data.reward in ("deepscaler", "boxed_deepscaler"),
+        f"slime.rm-type is {data.reward}: it gives 0 without </think>, so that only a model that thinks can earn any: "
+        "set it to math for another": data.reward in ("deepscaler", "boxed_deepscaler"),
         **{
             f"slime.eval-prompt-data has {file}, as slime.prompt-data is: it is trained on; name another "
             "file": os.path.normpath(file) == prompts

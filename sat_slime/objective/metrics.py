@@ -66,7 +66,7 @@ _BATCH = (
     Metric("mismatch/q99", "nats", "Its 99 % quantile.", "step"),
     Metric("mismatch/max", "nats", "The largest.", "step"),
     Metric("mismatch/k3_kl", "nats", "K3 estimate of the KL.", "step"),
-    Metric("mismatch/ess", "share", "Effective sample size.", "step"),
+    Metric("mismatch/ess", "share", "Effective sample size (Σw)² / (n Σw²), w = π / μ: 1 where all tokens count alike; below 0.5 a few carry the gradient.", "step"),
     Metric("mismatch/policy", "nats", "The policy part of d_pi, by the trainer's log-probs under the generating weights, where measured.", "step"),
     Metric("mismatch/implementation", "nats", "Its implementation part: engine and trainer at the same weights.", "step"),
     Metric("mismatch/policy_of_{mean,q90,q99}", "share", "The policy part of mean abs(d), and of abs(d) beyond its 90 % and 99 % quantile, in the direction of d; the rest is the implementation part's.", "step"),

@@ -43,6 +43,7 @@ def test_every_file_resolves_to_one_that_loads_back_equal(tmp_path, folder):
 
 def test_the_runtime_decides_what_a_file_is(tmp_path):
     assert type(load(tmp_path, SLIME)) is SlimeConfig and type(load(tmp_path, "name: y")) is LabConfig
+    assert "add `runtime: slime`" in errors(tmp_path, "slime: {a: 1}")[0]
     assert errors(tmp_path, "runtime: slimy") == [
         "x.yaml:1: runtime is 'slimy': it must be one of lab, slime; did you mean 'slime'?"
     ]

@@ -103,6 +103,7 @@ num-query-groups=6 tensor-model-parallel-size=4 | slime.tensor-model-parallel-si
 num-attention-heads=9 rollout-num-gpus-per-engine=2 | gpus-per-engine / sglang-pp-size / -dp-size, 2, \
     | 9 attention heads | divisor of 9
 actor-num-gpus-per-node=3 rollout-batch-size=2 | 32 responses | data-parallel ranks 3
+method=sat-gspo-r3 | method is sat-gspo-r3, and the model has no experts | leave r3 out, as sat-gspo
 rollout-max-response-len=32768 | len is 32768 beside slime.rollout-max-prompt-len unset | sglang-allow-auto-truncate
 """.strip().splitlines()
 
@@ -133,7 +134,7 @@ sglang-context-length=34816 max-tokens-per-gpu=34816 | sglang-context-length is 
 sglang-allow-auto-truncate=false rollout-max-prompt-len=null rollout-max-response-len=30000 \
     | slime.rollout-max-prompt-len is not set | more than 2768 tokens
 rollout-top-k=50 | slime.rollout-top-k is 50
-rm-type=deepscaler custom-rm-path=false | slime.rm-type is deepscaler | </think>
+rm-type=boxed_deepscaler custom-rm-path=false | slime.rm-type is boxed_deepscaler | </think>
 pipeline.iterations=8 | pipeline.iterations is 8 | pipeline.lag 8
 eval-interval=34 | slime.eval-interval is 34, no multiple of pipeline.lag 8
 save-interval=20 | slime.save-interval is 20, no multiple of pipeline.lag 8
