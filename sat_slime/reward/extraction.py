@@ -14,7 +14,7 @@ _MAX_SENTENCE = 2000
 """The most characters of a sentence that is looked at; a longer one stays as it is, and is too long for an answer."""
 _MATH = re.compile(r"\$\$.+?\$\$|\$(?![0-9][0-9.,]*\s+[a-z]{2})[^$]+\$|\\\(.+?\\\)|\\\[.+?\\\]", re.DOTALL)
 _VERB = re.compile(
-    r"(?<![a-zA-Z\\])(?:is|are|be|was|were|equals?(?:\s+to)?|get|gets|gives?|yields?|have|has|obtain|find|conclude|"
+    r"(?<![a-zA-Z\\])(?:is|are|be|was|were|equals?(?:\s+to)?|gets?|giv(?:es?|ing)|yield(?:s|ing)?|have|has|obtain|find|conclude|"
     r"becomes?|namely)(?![a-zA-Z])\s*:?|(?<![<>!:=\\])=|:(?=\s)",
     re.IGNORECASE,
 )
@@ -32,7 +32,7 @@ _GIVEN = re.compile(
 _EQUATION = r"\b[a-zA-Z](?:_?[0-9])?\s*=\s*[^\s,;=]*[^\s,;=.]"
 _EQUATIONS = re.compile(rf"(?<![\w\\$]){_EQUATION}(?:\s*(?:,|;|,?\s(?:and|or)\s)\s*{_EQUATION})+")
 _YES_OR_NO = re.compile(r"(?i)^(yes|no)\s*[,;:—](?:\s*(because|since|as)\b)?")
-_LETTER = re.compile(r"(?:(?:option|choice)\s+)?\W*\(?([A-J])\)?\W*")
+_LETTER = re.compile(r"(?i:(?:so|thus|hence|therefore),?\s+)?(?:(?:option|choice)\s+)?\W*\(?([A-J])\)?\W*")
 _CHOSEN = re.compile(r"(?i)\b(?:option|choice|choose|pick|select|go with)\s+[*$]*\(?([A-J])\)?(?![\w'])")
 _FALSE = re.compile(r"(?i)\b(?:incorrect|wrong|false|eliminated?|excluded?)\b")
 _SUBJECT = re.compile(
@@ -55,7 +55,7 @@ _NAME_ALONE = re.compile(rf"(?:\$|\\\()\s*(?:{_NAME}|\\?[({{]\s*{_NAME}(?:\s*,\s
 """Matches $k$, and the pairs $(a, b)$ of which there are so many."""
 _BOUND = re.compile(
     r"(?i)\b(?:not|never|cannot|than|at (?:least|most)|between|under|over|below|above|n't|from|by|up to|"
-    r"no (?:more|less))\b[\s$]*$"
+    r"except|twice|(?:root|square|cube|half|third|quarter|multiples?|divisors?|factors?) of|no (?:more|less))\b[\s$]*$"
 )
 _MODIFIER = re.compile(
     r"(?i)^[\s$]*(?:(?:times|thousand|hundred|dozen|pct|squared|cubed|factorial|to \$?[0-9]+|"
@@ -64,16 +64,15 @@ _MODIFIER = re.compile(
 )
 _JOIN = re.compile(r"(?i)\s*(?:,?\s*(?:and|or)|,|;)\s*")
 _NUMBER = re.compile(
-    r"(?i)(?<![\w\\])[-+−]?\s?(?:[0-9][0-9.,]*[0-9]|[0-9])(?::[0-9]+)*(?:\s*[/^*+−-]\s*[-0-9a-z.{}()]+)*(?![0-9])(?:\s?\\?%|\s?[ap]\.?m\b\.?)?"
+    r"(?i)(?<![\w\\])[-+−]?\s?(?:[0-9][0-9.,]*[0-9]|[0-9]|(?=[π√]))(?:\s?(?:[π√]|(?:pi|sqrt)\b)[0-9()]*)*(?::[0-9]+)*(?:\s*[/^*+−-]\s*[-0-9a-z.{}()]+)*(?![0-9])(?:\s?\\?%|\s?[ap]\.?m\b\.?)?"
 )
 _WORD = re.compile(r"(?<![\\a-zA-Z])[a-zA-Z]{2,}")
 _NO_PROSE = frozenset(
     {
         "and", "or", "sin", "cos", "tan", "cot", "sec", "csc", "log", "ln", "exp", "lim", "max", "min", "gcd", "lcm",
-        "mod", "det", "sqrt", "pi", "inf", "infinity", "frac", "approximately", "about", "exactly",
-        "roughly", "million", "billion", "trillion", "percent", "degrees", "units", "cm", "km", "mm", "kg", "mph",
-        "cubic", "square", "inches", "feet", "meters", "miles", "hours", "minutes", "seconds", "days", "years",
-        "dollars", "cents",
+        "mod", "det", "sqrt", "pi", "inf", "infinity", "frac", "approximately", "about", "exactly", "roughly", "cubic",
+        "million", "billion", "trillion", "percent", "degrees", "units", "cm", "km", "mm", "kg", "mph", "square",
+        "inches", "feet", "meters", "miles", "hours", "minutes", "seconds", "days", "years", "dollars", "cents",
     }
 )  # fmt: skip
 """Words of mathematics and of units: an answer of these alone is compared as it is."""
@@ -190,7 +189,7 @@ _TRAILING = re.compile(
     r"(?:(?:final|correct|required|desired|only) )*answers?\b"
 )
 _IF_IT_IS = re.compile(r"(?i)\b(?:suppose|assume|if|whether)(?: that)? (?:(?:the|our|this|final|correct) )*$")
-_DOUBTED = re.compile(r"(?i)\b(?:whether|doubt|unsure|suppose|assume|if)\b")
+_DOUBTED = re.compile(r"(?i)\b(?:whether|doubt|unsure|suppose|assume|if)\b|^(?:that|this|it)$")
 _SENTENCE_END = re.compile(r"(?<!\\)[.!?](?:\s|$)")
 _NO_FACTORIAL = re.compile(r"(?<![0-9a-z)\\])!(?:\s|$)|(?<!\\)[.?](?:\s|$)")
 """The end of a sentence that no marker announces, in which 3! is a number."""
