@@ -20,7 +20,7 @@ _UNICODE = str.maketrans(
     {
         **{sign: f"\\{name} " for sign, name in SIGNS.items()},
         "−": "-", "–": "-", "÷": "/", "⁄": "/", "°": "^\\circ ", "ℝ": "\\mathbb{R}", "⟨": "(", "⟩": ")", "…": "...",
-        "\u00a0": " ", "\u2009": " ", "\u202f": " ", "\u3000": " ", "′": "'", "’": "'", "。": ".", "“": '"', "”": '"',
+        "′": "'", "’": "'", "。": ".", "“": '"', "”": '"', "、": ", ", "或": " or ", "和": " and ",
         **{chr(sign + 0xFEE0): chr(sign) for sign in range(0x21, 0x7F)},  # the full-width forms of ASCII
     }
 )  # fmt: skip
@@ -33,14 +33,14 @@ _CIS = re.compile(
     r"(\\frac\{[^{}]*\}\{[^{}]*\}|\([^()]*\)|[0-9]*\\pi|[0-9]+|\\[a-z]+)"
 )
 _TURNED = re.compile(r"\\(?:sin|cos|tan|cot|sec|csc)(?![a-zA-Z])(?!\s*\^\s*\{\s*-)|\\?cis(?![a-zA-Z])|cis\s*\}")
-_BASE = r"_\s*\{?\s*(?:\\(?:text|mathrm)\w*\s*\{)?\s*(?:base\s*)?\(?([a-z]+|[0-9]+)\)?\s*\}{0,2}"
+_BASE = r"_\s*\{?\s*(?:\\(?:text|mathrm)\w*\s*\{)?\s*(?:base\s*\}?\s*)?\(?([a-z]+|[0-9]+)\)?\s*\}{0,2}"
 _REALS = r"(?:the set of |the )?(?:all )?(?:real numbers|reals)|all real (?:values of )?\}?\s*[a-z]"
 _REPEATING = (
     r"(?<![0-9.,])([0-9]*)\.([0-9]{0,30})(?:\\(?:overline|bar|dot)\s*(?:\{([0-9]{1,30})\}|([0-9]))(?![0-9])|"
     r"(?!0)([0-9]{1,9}?)\5{2,}(?:\.\.\.|\\[ld]?dots(?![a-zA-Z]))(?![\s.]*[0-9]))"
 )
 _ARRAY = r"(?s)(?:\\left\s*)?[(\[]\s*\\begin\{array\}\s*\{[lcr| ]*\}(.*?)\\end\{array\}\s*(?:\\right\s*)?[)\]]"
-_REMAINDER = r"^\s*(-?[0-9]{1,30})\s*\\b?mod\s*([1-9][0-9]{0,29})\s*$"
+_REMAINDER = r"^\s*(-?[0-9]{1,30})\s*\\?b?mod\s*([1-9][0-9]{0,29})\s*$"
 _NUMBERS = [
     "zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve",
     "thirteen", "fourteen", "fifteen", "sixteen", "seventeen", "eighteen", "nineteen", "twenty",
@@ -53,7 +53,7 @@ _REPLACED: list[tuple[re.Pattern[str], str | Callable[[re.Match[str]], str]]] = 
     (re.compile("[¼-¾⅐-⅞]"), lambda match: "\\frac{{{}}}{{{}}}".format(*normalize("NFKC", match[0]).split("\u2044"))),
     (re.compile(r"^\s*\$+([^$]*)\$+\s*$"), r"\1"),
     (re.compile(r"(?<=[\w)}])\*\*(?=[\w({-])"), "^"),
-    (re.compile(r"\\lg(?![a-zA-Z])"), r"\\log_{10}"),
+    (re.compile(r"\\(lg|log_\{?e\}?)(?![a-zA-Z])"), lambda match: r"\log_{10}" if match[1] == "lg" else r"\ln "),
     (re.compile(r"^\s*([0-9]{1,3}(?:\.[0-9]{3}){2,})\s*$"), lambda match: match[1].replace(".", "")),
     (re.compile(_NUMBER, re.IGNORECASE), lambda match: str(_NUMBERS.index(match[1].lower()))),
     (re.compile(r"^\s*(?:\\text\w*\s*\{\s*)?(?:no solutions?|empty set)\s*\}?\.?\s*$", re.IGNORECASE), r"\\emptyset"),
@@ -64,13 +64,14 @@ _REPLACED: list[tuple[re.Pattern[str], str | Callable[[re.Match[str]], str]]] = 
     (re.compile(r"√\s*(?:\(([^()]*)\)|\{([^{}]*)\}|([0-9]+|[a-zA-Z]))"), r"\\sqrt{\1\2\3}"),
     (re.compile(r"(?:(?<![a-zA-Z\\])|\\)sqrt\s*(?:\(([^()]*)\)|\{([^{}]*)\}|([0-9]+))"), r"\\sqrt{\1\2\3}"),
     (re.compile(r"(?<![a-zA-Z\\{])pi(?![a-zA-Z}])"), r"\\pi "),
-    (re.compile(r"(?:\{\}|(?<![\w}]))_\{?([0-9]+)\}?\s*C_\{?([0-9]+)\}?"), r"\\binom{\1}{\2}"),
+    (re.compile(r"(?:\{\}|(?<![\w}]))(?:_\{?(\d+)}?\s*C_\{?(\d+)}?|C_\{?(\d+)}?\^\{?(\d+)}?)"), r"\\binom{\1\3}{\2\4}"),
+    (re.compile(r"^\s*(?:\\text\w*\{)?\s*(?i:(?:the )?(?:final )?answer\s*(?:is\b|[:=]))[: ]{0,3}([^{}]*)\}?$"), r"\1"),
     (re.compile(_ARRAY), r"\\begin{pmatrix}\1\\end{pmatrix}"),
     (re.compile(_REMAINDER), lambda match: str(int(match[1]) % int(match[2]))),
     (re.compile(r"\\(lt|gt|[lr]angle|[lr]paren|[lr]brace)(?![a-zA-Z])"), lambda match: _NAMED[match[1]]),
     (re.compile(r"\\math(?:bf|rm)\s*\{R\}|\\mathbb\s*R|\\R(?![a-zA-Z])"), r"\\mathbb{R}"),
     (re.compile(rf"^\s*(?:\\text\s*\{{\s*)?(?:{_REALS})\s*\}}?\s*$", re.IGNORECASE), r"\\mathbb{R}"),
-    (re.compile(r"^\s*(\(?[0-9A-F]+\)?)" + _BASE + r"\s*$"), lambda match: _based(match)),
+    (re.compile(r"^\s*(?:\\(?:text|mathrm)\{)?(\(?[0-9A-F]+\)?)\}?" + _BASE + r"\s*$"), lambda match: _based(match)),
     (re.compile(r"^\s*([+-]?)\s*(?:\\text\s*\{\s*)?infinity\s*\}?\s*$", re.IGNORECASE), r"\1\\infty"),
     (re.compile(r"^\s*([0-9.]+)\s*(?:\\text\s*\{\s*to\s*\}|to)\s*([0-9.]+)\s*$"), r"\1:\2"),
     (re.compile(_REPEATING), lambda match: _repeating(match)),
@@ -99,9 +100,8 @@ _UNITS = {
     "ms": "ms|milliseconds?", "second": "s|secs?|seconds?", "minute": "mins?|minutes?", "hour": "h|hrs?|hours?",
     "day": "days?", "week": "weeks?", "month": "months?", "year": "years?", "am": r"[aA]\.?[mM]\.?",
     "pm": r"[pP]\.?[mM]\.?", "dollar": "dollars?|USD", "cent": "cents?", "euro": "euros?|EUR",
-    "degree": "degs?|degrees?",
     "celsius": "(?:degrees? )?(?:C|Celsius)", "fahrenheit": "(?:degrees? )?(?:F|Fahrenheit)",
-    "radian": "rad|radians?", "mile/hour": "mph", "km/hour": "kph",
+    "degree": "degs?|degrees?", "radian": "rad|radians?", "mile/hour": "mph", "km/hour": "kph",
     "": "units?|people|persons?|students?|ways?|points?|digits?|solutions?",
 }  # fmt: skip
 """Units by the names under which they are compared; words without a name say nothing that could be wrong."""
@@ -116,8 +116,9 @@ _POWER = r"\s*(?:\^\s*\{?\s*[23]\s*\}?|squared|cubed)"
 _KINDS = r"(?:square|sq\.?|cubic|cu\.?)"
 _NAME = re.compile(rf"({_KINDS})?\s*({_WORD})({_POWER})?")
 _ONE = rf"(?:{_KINDS}\s*)?(?:{_WORD})(?![a-zA-Z])(?:{_POWER})?"
-_BARE = re.compile(rf"(?<=[0-9}}])\s*({_ONE}(?:\s*(?:/|\s+per\s+)\s*{_ONE})?(?:\s+{_ONE})*)$")
-_ONE_LETTER = re.compile(r"(?<=[0-9}])[ghsLm]$|(?<=[0-9}])\s*(?:in|[CF])$")
+_BARE = re.compile(rf"(?:(?<=[0-9}}])|(?<=\\pi))\s*({_ONE}(?:\s*(?:/|\s+per\s+)\s*{_ONE})?(?:\s+{_ONE})*)$")
+_ONE_LETTER = re.compile(r"(?<=[0-9}])[ghsLm]$|(?<=[0-9}])\s*(?:in|[CF])$|\\pi\s*[a-zA-Z]$")
+_FACTOR = re.compile(r"(?<![a-zA-Z\\])[a-z](?![a-zA-Z]|\s*10)")
 _TEXT = re.compile(
     rf"(?<=[0-9)}}a-z])\s*\\text\{{([^{{}}]*)\}}((?:{_POWER})?)\s*(?:/\s*\\text\{{([^{{}}]*)\}}((?:{_POWER})?))?$"
 )
@@ -128,7 +129,7 @@ _LAST_DEGREE = re.compile(rf"{_DEGREE}[ $.}}]*$")
 _ALL_TEXT = re.compile(r"^\s*\\text\s*\{\s*(\(?[-+]?\s*[0-9][^{}]*?)\s*\}\s*$")
 _PERCENT = re.compile(r"(?<=[0-9)}a-z])\s*\\text\{\s*(?:percent|%)\s*\}$|(?<=[0-9])\s*(?:percent|percentage|pct)$")
 _NO_UNIT = re.compile(
-    r"(?:[mbtr]+illion|thousand|hundred|dozen|times|squared|cubed|factorial|\\lor)s?\b|.*[0-9]", re.IGNORECASE
+    r"(?i)(?:[mbtr]+illion|thousand|hundred|dozen|times|squared|cubed|factorial|\\lor)s?\b|.*(?<![mstdn]\^)[0-9]"
 )
 
 
@@ -149,7 +150,8 @@ def without_unit(text: str) -> tuple[str, str]:
         written = unit[1].strip() + unit[2] + (f"/{unit[3].strip()}{unit[4]}" if unit[3] else "")
         return text[: unit.start()], _name(written)
     unit = _BARE.search(text)
-    if unit is None or _ONE_LETTER.search(text):  # 5m is a product
+    product = unit and len(unit[1]) == 1 and _FACTOR.search(text[: unit.start()].rpartition("=")[2])
+    if unit is None or product or _ONE_LETTER.search(text):  # 5m and r^2 h are products
         return text, ""
     return text[: unit.start()], _name(unit[1].strip())
 
@@ -179,6 +181,7 @@ _LETTER = r"\\(?:pi|alpha|beta|theta|lambda|omega)(?![a-zA-Z])"
 _BEFORE = r"(?<=[\s0-9)}\]])(?<![a-zA-Z\\])"
 _GROUP = r"\{(?:[^{}]|\{[^{}]*\})*\}"
 _SIMPLER = [
+    (re.compile(r"(?:\\text\{\s*\(\s*or\s*\}|\(\s*(?:\\text\s*\{\s*)?or(?![a-zA-Z])\s*\}?)([^()]*)\)$"), r"\\lor \1"),
     (re.compile(r"\\%"), "%"),
     (re.compile(r"(?<![0-9.,])0\{,\}(?=[0-9])"), "0."),
     (re.compile(r"(?<=[0-9])(?:\\[,!;: ]|~|\{,\}|,\\!)\s*(?=[0-9]{3}(?![0-9]))"), ""),
@@ -189,15 +192,16 @@ _SIMPLER = [
     (re.compile(rf"(?<=\\frac|\\sqrt)\s*({_LETTER})"), r"{\1}"),
     (re.compile(rf"(\\frac\s*(?:[0-9]|\{{(?:[^{{}}]|\{{[^{{}}]*\}})*\}}))\s*({_LETTER})"), r"\1{\2}"),
     (re.compile(r"\\(?:left|right)\s*\.|\\(?:left|right|middle|[bB]igg?[lrm]?)(?![a-zA-Z])"), ""),
-    (re.compile(r"\\(?:displaystyle|textstyle|scriptstyle|limits|nolimits|boxed|therefore)(?![a-zA-Z])"), ""),
+    (re.compile(r"\\(?:displaystyle|textstyle|scriptstyle|limits|nolimits|boxed|fbox|therefore)(?![a-zA-Z])"), ""),
     (re.compile(r"\\(?:checkmark|(?:black)?square|qed|small|[lL]arge|LARGE|[hH]uge)(?![a-zA-Z])"), ""),
     (re.compile(r"\\(?:text)?color\s*\{[^{}]*\}"), ""),
-    (re.compile(r"(?<!\\)\\[()\[\]](?=\s|$)|^\\[(\[]|(?<!\\)\\!|\$"), ""),
+    (re.compile(r"(?<!\\)\\[()\[\]](?=[\s,;.]|$)|(?<!\S)\\[(\[]|(?<!\\)\\!|\$"), ""),
     (re.compile(r"(?<!\\)\\[,;:> ]|~|\\q?quad(?![a-zA-Z])|\\(?:h|ph)antom\{\}"), " "),
     (re.compile(r"\\(?:operatorname|mathrm|text)\s*\{\s*(gcd|lcm|ln|log|(?:arc)?(?:sin|cos|tan))\s*\}"), r"\\\1 "),
-    (re.compile(r"\\(?:mathrm|text)\s*\{\s*([ie])\s*\}"), r"\1"),
+    (re.compile(r"\\(?:mathrm|text)\s*\{\s*([ie])\s*\}|\\(?:mathbf|bm|boldsymbol)\s*\{\s*([a-z])\s*\}"), r"\1\2"),
     (re.compile(r"(\\sqrt\s*\[[^\[\]]*\])\s*([0-9])"), r"\1{\2}"),
-    (re.compile(r"\s*[,;(]\s*[a-z]\s*\\in\s*\\mathbb\s*(?:\{[ZN]\}|[ZN])\s*\)?$"), ""),
+    (re.compile(r"\s*[,;(]\s*[a-z]\s*\\in\s*(?:\\[a-zA-Z]+\s*)?\{?\s*[ZN]\s*\}?(?:[_^]\{?[+*]\}?)?\s*\)?$"), ""),
+    (re.compile(r"(?<=[^\s,{]),?\s?\\text\s*\{\s*,?\s*(?:for|where)\b[^=;,]{0,60}$"), ""),
     (re.compile(r"\\(?:bm|boldsymbol|mathbf)\s*(?=\{[^{}]*\{)"), ""),
     (re.compile(r"\{\s*\\(?:rm|bf|it|sf|tt)\s+([^{}]*)\}"), r"\\text{\1}"),
     (re.compile(r"\\(?:rm|bf|it|sf|tt)(?![a-zA-Z])"), ""),
@@ -212,16 +216,12 @@ _SIMPLER = [
     (re.compile(r"(?<![\w^.,/])([0-9]+)\s+(?=[0-9]+(?![0-9]|\s*[/^]))"), r"\1, "),  # not 3 1/2, 5 10^3
     (re.compile(rf"^\s*\{{((?:[^{{}},]|{_GROUP})*,(?:[^{{}}]|{_GROUP})*)\}}\s*$"), r"\\{\1\\}"),
 ]  # fmt: skip
-_APPROXIMATELY = re.compile(r"\\approx(?![a-zA-Z])")
-_ABOUT = re.compile(
-    r"^(?:\\text\{\s*)?(?:approximately|approx\.?|about|roughly|around|exactly)(?:\s*\}|(?![a-zA-Z]))\s*"
-)
+_ABOUT = re.compile(r"^(?:\\text\{\s*)?(?:approx(?:imately|\.)?|about|roughly|around|exactly)(?:\s*\}|(?![a-zA-Z]))\s*")
 _NEARLY = re.compile(
     r"(?<=\S)\s*[,(]?\s*(?:or|i\.e\.,?|which is)?\s*(?:\\text\{\s*)?\b(?:approximately|about|roughly)\s*\}?\s*(?=[0-9])"
 )
 _SAID = re.compile(r"^\\text\s*\{[^{}]*[a-z]{2}[^{}]*(?:\bis|\bare|:|=)\s*\}\s*(?=\S)")
 _ROUNDED = re.compile(r"\s*(?:\\text\s*\{\s*)?\(\s*(?:rounded|correct|to|nearest)\s[^{}()]*\)\s*\}?$")
-_ONLY_TEXT = re.compile(r"\\text\{([^{}]*)\}")
 _SPACES = re.compile(r"\s+")
 _SAID_ALOUD = re.compile(r"^[`']+([^`'].*?)[.,;:!]*[`']+$|(?:(?<=[a-z]{3})|(?<=^no))!+$")
 """Matches the signs around a word; elsewhere they say something, as in n! and f'."""
@@ -232,7 +232,7 @@ _CHOSEN = re.compile(r"^(?:(?:option|choice|answer|letter) )?\(?([a-j])\)?$")
 def split_unit(answer: str) -> tuple[str, str]:
     """Return the answer as one line of plain mathematics, which to clean again changes nothing that matters, and the
     name of its unit: "" without one, or with one that has no name. It never fails."""
-    text = answer.translate(_UNICODE)
+    text = _SPACES.sub(" ", answer.translate(_UNICODE))
     for pattern, replacement in _REPLACED:
         text = pattern.sub(replacement, text)
     if _TURNED.search(text) and "," not in text and "=" not in text:  # radians for degrees in sine, cosine and so on
@@ -257,7 +257,7 @@ def split_unit(answer: str) -> tuple[str, str]:
 
 def _exactly(text: str) -> str:
     r"""Return what is compared of an approximation: the root of `\sqrt{2} \approx 1.41`, `x = 11` of `x \approx 11`."""
-    if (match := _APPROXIMATELY.search(text)) is None:
+    if (match := re.search(r"\\approx(?![a-zA-Z])", text)) is None:
         return text
     exact, near = text[: match.start()].strip(), text[match.end() :].strip()
     name = exact.rpartition("=")[2].strip()
@@ -268,6 +268,6 @@ def _exactly(text: str) -> str:
 
 def words(text: str) -> str:
     """Return an answer in words, the way it is compared: lower case, no fonts, no punctuation around it."""
-    text = _ONLY_TEXT.sub(r"\1", text).lower()
+    text = re.sub(r"\\text\{([^{}]*)\}", r"\1", text).lower()
     text = _SAID_ALOUD.sub(r"\1", _SPACES.sub(" ", text).strip(' .,;:"'))
     return _CHOSEN.sub(r"\1", _ARTICLE.sub("", text))

@@ -12,7 +12,7 @@ import functools
 import re
 
 from sat_slime.reward import prime_math
-from sat_slime.reward.cleaning import MAX_ANSWER, split_unit, words
+from sat_slime.reward.cleaning import MAX_ANSWER, split_unit, without_unit, words
 from sat_slime.reward.extraction import extract, prime_extract
 from sat_slime.reward.structure import (
     MAX_PARTS,
@@ -48,9 +48,10 @@ _AND = re.compile(
 _THOUSANDS = re.compile(r"(?<![0-9,.(\[{])[1-9][0-9]{0,2}(?:,[0-9]{3})+(?![0-9]|,[0-9])")
 """Matches a number that is no list where answer and label differ otherwise: 1,024 is 2^{10}, x = 1,234 is 1234."""
 _LETTER = re.compile(r"(?:\\text\{)?\(?[A-J]\)?\}?")
-_LETTERS = re.compile(r"[A-J](?:,?[A-J]){2,}")
+_LETTERS = re.compile(r"[A-J](?:,?[A-J])+")
 _NO_LIST = re.compile(r"\\(?:cup|cap|setminus|pm|mp|le|ge|ne|lt|gt|in)(?![a-zA-Z])|[<>]")
 """Signs that make more of a list than its parts."""
+_PERIODS = re.compile(r"(?<![a-zA-Z\\_])[kmn](?![a-zA-Z_])")
 _BOXED_LABEL = re.compile(r"\A\s*\\boxed\s*\{((?:(?!\\boxed).)*)\}\s*\Z", re.DOTALL)
 """Matches a label with the \\boxed that some data sets keep around it."""
 
@@ -153,7 +154,7 @@ def _comma_as_point(text: str, comma: str = _SURE_COMMA) -> str:
 
 def _percent(text: str) -> tuple[str, bool]:
     bare = text.removesuffix("%")
-    return (text, False) if bare == text else (bare.rstrip("\\").strip(), True)
+    return (text, False) if bare == text or re.search(r"=|\\lor|, ", text) else (bare.rstrip("\\").strip(), True)
 
 
 def _compare_literals(given: Literal, given_percent: bool, wanted: Literal, wanted_percent: bool) -> str:
@@ -180,6 +181,8 @@ def _compare_parts(answer: str, label: str, depth: int) -> str | None:
     if reason := _compare_residues(answer, label, depth):
         return reason
     answer, label = spread(strip_membership(answer)), spread(strip_membership(label))
+    if (OR in answer) != (OR in label):  # x_1 = 2, x_2 = 3 is x = 2, 3
+        answer, label = (spread(re.sub(r"\b([xyzt])_\{?[1-9]\}?(?=\s*=)", r"\1", text)) for text in (answer, label))
     return _compare_relations(answer, label, depth) or _compare_lists(answer, label, depth)
 
 
@@ -192,6 +195,7 @@ def _compare_relations(answer: str, label: str, depth: int) -> str | None:
         return None  # x = 1, y = 2
     if len(theirs) == 1:  # 1 + 1 = 2 for the label 2
         unsolved = len(mine) == 2 and (is_polynomial(mine[0]) or _UNKNOWN_SIZE.fullmatch(mine[0]))
+        unsolved = unsolved and _compare(*mine, depth + 1) not in CORRECT  # x^2 - 4 = (x-2)(x+2)
         if unsolved or not all(_may_equal(side, mine[-1]) for side in mine[:-1]):
             return "different"  # 2x = 4 is not 4; 1 = 2 = 5
         return _compare(mine[-1], label, depth + 1) if mine[-1] else None
@@ -256,6 +260,7 @@ def _compare_lists(answer: str, label: str, depth: int) -> str | None:
     alternatives = OR in answer or OR in label
     if alternatives and "(" in brackets + wanted_brackets:
         return "different"  # a pair is not one of two
+    wanted = wanted * len(given) if len(wanted) == 1 and OR in answer else wanted  # 5/2 or 2.5 is 5/2
     if len(wanted) != len(given):
         return None if brackets == wanted_brackets == SET else "different"  # {1, 1} is {1}
     if brackets != wanted_brackets and {brackets, wanted_brackets} not in ({"", "()"}, {"", SET}):
@@ -271,10 +276,10 @@ def _compare_lists(answer: str, label: str, depth: int) -> str | None:
 
 
 def _match(given: list[str], wanted: list[str], unordered: bool, depth: int) -> str:
-    reason, left = "text", list(given)
-    for part in wanted:
+    reason, left = "text", list(map(without_unit, given))
+    for part, unit in map(without_unit, wanted):
         for candidate in left if unordered else left[:1]:
-            if (reason := _compare(candidate, part, depth + 1)) in CORRECT:
+            if len({unit, candidate[1]} - {""}) < 2 and (reason := _compare(candidate[0], part, depth + 1)) in CORRECT:
                 left.remove(candidate)
                 break
         else:
@@ -289,6 +294,8 @@ def _compare_symbolic(answer: str, label: str, given: Literal | None, wanted: Li
         return "unparsed"  # a word is no number, and BAC an order and no product
     decimals = (number for number in (given, wanted) if number is not None and number.decimals is not None)
     answer, label = strip_membership(answer), strip_membership(label)
+    if all(r"\pi" in text and len(set(_PERIODS.findall(text))) == 1 for text in (answer, label)):
+        answer, label = (_PERIODS.sub("k", text) for text in (answer, label))  # k\pi is n\pi
     reason = equivalent(answer, label, None if exact else next(decimals, None))
     if reason == "different" and percent and not exact:
         reason = equivalent(rf"\frac{{{answer}}}{{100}}", label, None)

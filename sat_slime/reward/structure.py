@@ -83,6 +83,9 @@ _TERM = r"(?:[0-9]+|\\frac\{[0-9]+\}\{[0-9]+\})?\*?[a-z](?:\^(?:[0-9]|\{[0-9]+\}
 _POLYNOMIAL = re.compile(rf"-?(?:{_TERM})(?:[+-](?:{_TERM}))*")
 _LETTER = r"(?:[a-zA-Z]|\\(?!pi|infty)[a-z]+\s*)(?:_\{?\w\}?)?"
 _TUPLE_OF_VARIABLES = re.compile(rf"\s*\(\s*{_LETTER}(?:\s*,\s*{_LETTER})+\s*\)\s*")
+_TUPLES = re.compile(rf"^\s*\(\s*({_LETTER}(?:\s*,\s*{_LETTER})+)\s*\)\s*=\s*\(([^()]*)\)\s*$")
+_POINT = re.compile(r"^\s*([A-Z])\s*(\([^(),]*,[^()]*\))\s*$")
+_ONE_POINT = re.compile(r"^\s*\\\{\s*(\([^(),]*,[^()]*\))\s*\\\}\s*$")
 _POINTS = r"[A-Z]'?(?:_?[0-9])?"
 _QUANTITY = re.compile(
     "|".join(
@@ -107,7 +110,7 @@ _BUILDER = re.compile(
     r"\\\{\s*[a-zA-Z]\s*(?:\\in\s*\\mathbb\s*\{?R\}?)?\s*(?:\\mid(?![a-zA-Z])|[:|])\s*(.*[<>=].*|.*\\(?:le|ge|ne)(?![a-zA-Z]).*)\\\}"
 )
 _REAL_LINE = re.compile(r"\(\s*-\s*\\infty\s*,\s*\+?\s*\\infty\s*\)")
-_CASES = re.compile(r"\s*\\begin\{(cases|aligned|gathered|array)\}(?:\{[lcr| ]*\})?(.*)\\end\{\1\}\s*", re.DOTALL)
+_CASES = re.compile(r"(?s)[\s\\{]*\\begin\{(cases|aligned|gathered|array)\}(?:\{[lcr| ]*\})?(.*)\\end\{\1\}\s*")
 _ORDERED = re.compile(r"[<>]|\\(?:le|ge|ne|in|lt|gt|cup|cap|equiv|approx)(?![a-zA-Z])")
 _PLUS_MINUS = re.compile(r"\\(?:pm|mp)(?![a-zA-Z])")
 _CHOICE = re.compile(r"\(?([A-J])(?:\)|[.:])(?=[\s$])\s*(.+)", re.DOTALL)
@@ -128,7 +131,7 @@ def spread(text: str) -> str:
     if cases := _CASES.fullmatch(text):
         rows = [row.replace("&", "").strip(" ,;") for row in cases[2].split("\\\\")]
         text = ", ".join(row for row in rows if row)
-    text = _systems(text) if OR in text else text
+    text = _systems(text) if OR in text else _TUPLES.sub(r"\1 = \2", _POINT.sub(r"\1 = \2", text))
     points = re.split(r"(?<=\))\s*(?=\()", text)
     if len(points) > 1 and all("," in point and _balanced(point) and point[0] == "(" for point in points):
         text = ", ".join(points)  # and no product
@@ -140,7 +143,8 @@ def spread(text: str) -> str:
     values = [side[-1] for side in sides]
     of_equations = {name for side, name in zip(sides, names, strict=True) if len(side) > 1}
     named = len(parts) > 1 and names[0] and of_equations == {names[0]}
-    if sum(map(len, sides)) == 1 or (named and (names.count(names[0]) == 1 or set(names) == {names[0]})):
+    unnamed = max(map(len, sides)) == 1 and (len(parts) == 1 or _PLUS_MINUS.search(text))
+    if unnamed or (named and (names.count(names[0]) == 1 or set(names) == {names[0]})):
         return f" {OR} ".join(_both_signs(value) for value in values)
     last = next((i for i, side in enumerate(sides) if len(side) == 2), 0)
     if last and len(parts) == 2 * last + 1 and all(is_name(parts[i]) for i in range(last)) and names[last]:
@@ -163,7 +167,7 @@ def _systems(text: str) -> str:
 
 def _both_signs(value: str) -> str:
     found = _PLUS_MINUS.findall(value)
-    if len(found) != 1 or "," in value or value.startswith("\\{"):
+    if len(found) != 1 or ("," in value and value[0] != "(") or value.startswith("\\{"):
         return value
     before, _, after = value.partition(found[0])
     return f"{before}+{after} {OR} {before}-{after}" if before.strip() else f"{after.strip()} {OR} -{after.strip()}"
@@ -243,7 +247,7 @@ def strip_membership(text: str) -> str:
         return builder[1]
     if match := _MEMBER.match(text):
         text = re.sub(r"^\{([^{}]*)\}$", r"\\{\1\\}", text[match.end() :].strip())
-    return "\\mathbb{R}" if _REAL_LINE.fullmatch(text) else text
+    return "\\mathbb{R}" if _REAL_LINE.fullmatch(text) else _ONE_POINT.sub(r"\1", text)
 
 
 def nesting(text: str) -> int:
