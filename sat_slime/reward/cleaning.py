@@ -69,7 +69,7 @@ _REPLACED: list[tuple[re.Pattern[str], str | Callable[[re.Match[str]], str]]] = 
     (re.compile(_ARRAY), r"\\begin{pmatrix}\1\\end{pmatrix}"),
     (re.compile(_REMAINDER), lambda match: str(int(match[1]) % int(match[2]))),
     (re.compile(r"\\(lt|gt|[lr]angle|[lr]paren|[lr]brace)(?![a-zA-Z])"), lambda match: _NAMED[match[1]]),
-    (re.compile(r"\\math(?:bf|rm)\s*\{R\}|\\mathbb\s*R|\\R(?![a-zA-Z])"), r"\\mathbb{R}"),
+    (re.compile(r"\\math(?:bf|rm)\s*\{(R)\}|\\mathbb\s*([A-Z])|\\(R)(?![a-zA-Z])"), r"\\mathbb{\1\2\3}"),
     (re.compile(rf"^\s*(?:\\text\s*\{{\s*)?(?:{_REALS})\s*\}}?\s*$", re.IGNORECASE), r"\\mathbb{R}"),
     (re.compile(r"^\s*(?:\\(?:text|mathrm)\{)?(\(?[0-9A-F]+\)?)\}?" + _BASE + r"\s*$"), lambda match: _based(match)),
     (re.compile(r"^\s*([+-]?)\s*(?:\\text\s*\{\s*)?infinity\s*\}?\s*$", re.IGNORECASE), r"\1\\infty"),
@@ -118,7 +118,7 @@ _NAME = re.compile(rf"({_KINDS})?\s*({_WORD})({_POWER})?")
 _ONE = rf"(?:{_KINDS}\s*)?(?:{_WORD})(?![a-zA-Z])(?:{_POWER})?"
 _BARE = re.compile(rf"(?:(?<=[0-9}}])|(?<=\\pi))\s*({_ONE}(?:\s*(?:/|\s+per\s+)\s*{_ONE})?(?:\s+{_ONE})*)$")
 _ONE_LETTER = re.compile(r"(?<=[0-9}])[ghsLm]$|(?<=[0-9}])\s*(?:in|[CF])$|\\pi\s*[a-zA-Z]$")
-_FACTOR = re.compile(r"(?<![a-zA-Z\\])[a-z](?![a-zA-Z]|\s*10)")
+_FACTOR = re.compile(r"(?<![a-zA-Z\\(])[a-zA-Z](?![a-zA-Z).:]|\s*10)")
 _TEXT = re.compile(
     rf"(?<=[0-9)}}a-z])\s*\\text\{{([^{{}}]*)\}}((?:{_POWER})?)\s*(?:/\s*\\text\{{([^{{}}]*)\}}((?:{_POWER})?))?$"
 )
@@ -137,9 +137,9 @@ def compound(text: str) -> str | None:
     """`2 hour, 30 minute` for `2 hours and 30 minutes`; None: it is no quantity in several units."""
     plain = re.sub(r"\\text\s*\{([^{}]*)\}", r" \1 ", text)
     plain = re.sub(r"\band\b|,(?=\s)", " ", plain)
-    if not _COMPOUND.fullmatch(plain):
-        return None
-    return ", ".join(f"{number} {_single_name(unit) or unit}" for number, unit in _PART.findall(plain))
+    if not _COMPOUND.fullmatch(plain) or not all(_single_name(unit) for _, unit in _PART.findall(plain)):
+        return None  # 5 red, 3 blue are two numbers
+    return ", ".join(f"{number} {_single_name(unit)}" for number, unit in _PART.findall(plain))
 
 
 def without_unit(text: str) -> tuple[str, str]:
@@ -211,6 +211,7 @@ _SIMPLER = [
     (re.compile(r"\\(le|ge|ne)q(?:slant)?(?![a-zA-Z])"), r"\\\1"),
     (re.compile(r"<\s*=|=\s*<"), r"\\le "),
     (re.compile(r">\s*="), r"\\ge "),
+    (re.compile(r"(?<=[^\s=,])\s*\(\s*([a-z]\s*(?:[<>]|\\(?:le|ge|ne)(?![a-zA-Z]))[^()]*)\)$"), r", \1"),
     (re.compile(r"\\(?:thickapprox|simeq|doteq)(?![a-zA-Z])"), r"\\approx"),
     (re.compile(r"\\varnothing(?![a-zA-Z])|^\s*\\\{\s*\\\}\s*$"), r"\\emptyset"),
     (re.compile(r"(?<![\w^.,/])([0-9]+)\s+(?=[0-9]+(?![0-9]|\s*[/^]))"), r"\1, "),  # not 3 1/2, 5 10^3
@@ -225,7 +226,6 @@ _ROUNDED = re.compile(r"\s*(?:\\text\s*\{\s*)?\(\s*(?:rounded|correct|to|nearest
 _SPACES = re.compile(r"\s+")
 _SAID_ALOUD = re.compile(r"^[`']+([^`'].*?)[.,;:!]*[`']+$|(?:(?<=[a-z]{3})|(?<=^no))!+$")
 """Matches the signs around a word; elsewhere they say something, as in n! and f'."""
-_ARTICLE = re.compile(r"^(?:an?|the) (?=[a-z][a-z' -]{2,}$)")
 _CHOSEN = re.compile(r"^(?:(?:option|choice|answer|letter) )?\(?([a-j])\)?$")
 
 
@@ -270,4 +270,4 @@ def words(text: str) -> str:
     """Return an answer in words, the way it is compared: lower case, no fonts, no punctuation around it."""
     text = re.sub(r"\\text\{([^{}]*)\}", r"\1", text).lower()
     text = _SAID_ALOUD.sub(r"\1", _SPACES.sub(" ", text).strip(' .,;:"'))
-    return _CHOSEN.sub(r"\1", _ARTICLE.sub("", text))
+    return _CHOSEN.sub(r"\1", re.sub(r"^(?:an?|the) (?=[a-z][a-z' -]{2,}$)", "", text))

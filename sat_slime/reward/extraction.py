@@ -20,7 +20,7 @@ _VERB = re.compile(
 )
 _CLAUSE = re.compile(
     r"(?i),?\s\(?(?:when|where|for|with|since|because|if|as|at|which|so that|such that|attained|achieved|obtained|"
-    r"in total|by|after|in order|from|but)(?![a-zA-Z])|,\s(?:so|not|and so|which|since|because|when|attained)\s|;\s"
+    r"in total|by|after|in order|from|but)(?![a-zA-Z])|,\s(?:so|not|and so)\s|;\s|\s\((?=[a-z]{2}|[^()]*=)"
 )
 _SUPPOSED = re.compile(r"(?i)\b(?:thought|guess(?:ed)?|expected|at first|initially|mistakenly|wrongly)\b")
 _DENIED = re.compile(rf"(?i)(?:\b(?:not|never|cannot)|n't)\s*(?:{_VERB.pattern})")

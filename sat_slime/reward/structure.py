@@ -93,7 +93,7 @@ _QUANTITY = re.compile(
             rf"(?:m\s*)?(?:\\(?:angle|triangle|widehat|measuredangle)\s*)?\{{?(?:{_POINTS}){{2,5}}\}}?",
             rf"\\(?:overline|overrightarrow|vec|widehat|hat|bar)\s*\{{?\s*(?:{_POINTS}|[a-z]){{1,3}}\s*\}}?",
             rf"\|\s*(?:(?:{_POINTS}){{2}}|\\(?:overline|overrightarrow|vec)\s*\{{?\w{{1,2}}\}}?)\s*\|",
-            rf"\[\s*(?:{_POINTS}){{3,6}}\s*\]",
+            rf"\[\s*(?:{_POINTS}){{3,6}}\s*\]|(?:(?:\\complement|C)_[A-Z]\s*)?[A-Z](?:\s*\\c[au]p\s*[A-Z])?",
             rf"[A-Z]{_SUBSCRIPT}?\s*(?:\([^()]{{1,30}}\)|\[[^\[\]]{{1,30}}\])",
             rf"[a-z]{_SUBSCRIPT}?(?:\^\{{-1\}})?'{{0,2}}\s*\(\s*-?[0-9./\\a-z{{}}]{{1,12}}(?:\s*,\s*-?[0-9]{{1,6}})*\s*\)",
             r"\\(?:sin|cos|tan|cot)\s*(?:\\angle\s*)?[A-Z]{1,3}",
@@ -113,7 +113,7 @@ _REAL_LINE = re.compile(r"\(\s*-\s*\\infty\s*,\s*\+?\s*\\infty\s*\)")
 _CASES = re.compile(r"(?s)[\s\\{]*\\begin\{(cases|aligned|gathered|array)\}(?:\{[lcr| ]*\})?(.*)\\end\{\1\}\s*")
 _ORDERED = re.compile(r"[<>]|\\(?:le|ge|ne|in|lt|gt|cup|cap|equiv|approx)(?![a-zA-Z])")
 _PLUS_MINUS = re.compile(r"\\(?:pm|mp)(?![a-zA-Z])")
-_CHOICE = re.compile(r"\(?([A-J])(?:\)|[.:])(?=[\s$])\s*(.+)", re.DOTALL)
+_CHOICE = re.compile(r"(?s)\(?([A-J])(?:\)|[.:])(?=[\s$])(?!\s*(?:\\lor|\(?[A-J][.)]))\s*(.+)")
 _SYMBOLS = re.compile(r"(?<![a-zA-Z\\])[a-zA-Z](?![a-zA-Z])")
 _TEXT = re.compile(r"\\text\s*\{([^{}]*)\}")
 _MODULUS = re.compile(
@@ -217,7 +217,7 @@ def is_polynomial(side: str) -> bool:
 def same_name(mine: str, theirs: str, alone: bool) -> bool:
     """Return whether two names may be of one quantity: spelled alike but for bars and spaces, or, where each stands
     `alone` and in no list, one of them in words."""
-    plain = [re.sub(r"\\(?:overline|text|mathrm)|[\s|{}]", "", name) for name in (mine, theirs)]
+    plain = [re.sub(r"\\(?:overline|text|mathrm)|[\s|{}]|(?<=^[a-z])\([xtn]\)", "", name) for name in (mine, theirs)]
     in_words = [bool(_WORDS.fullmatch(name.strip())) for name in (mine, theirs)]
     return plain[0] == plain[1] or (alone and in_words[0] != in_words[1])
 
@@ -230,7 +230,7 @@ def split_ratio(text: str) -> list[str]:
 def split_choice(text: str) -> tuple[str, str]:
     """Return the letter and value of one of several choices, `(C) 12`; the letter is "" where it is none."""
     match = _CHOICE.fullmatch(_TEXT.sub(r"\1 ", text, count=1).strip())
-    return (match[1], match[2].strip()) if match and match[2][0] not in "^_+/*=," else ("", text)
+    return (match[1], match[2].strip()) if match and match[2][0] not in "^_+/*=,|&" else ("", text)
 
 
 def split_residues(text: str) -> tuple[str, list[str], int]:
