@@ -83,8 +83,8 @@ def compare(answer: str, label: str) -> str:
     if my_unit and their_unit and my_unit != their_unit:
         return "different"  # 5 m is not 5 cm
     reason = _compare_choices(mine, theirs) or _compare(mine, theirs)
-    bare = [_THOUSANDS.sub(lambda number: number[0].replace(",", ""), text) for text in (mine, theirs)]
-    return reason if reason in CORRECT or bare == [mine, theirs] else _compare(*bare)
+    my_bare, their_bare = (_THOUSANDS.sub(lambda number: number[0].replace(",", ""), side) for side in (mine, theirs))
+    return reason if reason in CORRECT or (my_bare, their_bare) == (mine, theirs) else _compare(my_bare, their_bare)
 
 
 def _compare_choices(answer: str, label: str) -> str | None:
@@ -195,7 +195,7 @@ def _compare_relations(answer: str, label: str, depth: int) -> str | None:
         return None  # x = 1, y = 2
     if len(theirs) == 1:  # 1 + 1 = 2 for the label 2
         unsolved = len(mine) == 2 and (is_polynomial(mine[0]) or _UNKNOWN_SIZE.fullmatch(mine[0]))
-        unsolved = unsolved and _compare(*mine, depth + 1) not in CORRECT  # x^2 - 4 = (x-2)(x+2)
+        unsolved = unsolved and _compare(mine[0], mine[1], depth + 1) not in CORRECT  # x^2 - 4 = (x-2)(x+2)
         if unsolved or not all(_may_equal(side, mine[-1]) for side in mine[:-1]):
             return "different"  # 2x = 4 is not 4; 1 = 2 = 5
         return _compare(mine[-1], label, depth + 1) if mine[-1] else None
