@@ -18,8 +18,9 @@ if TYPE_CHECKING:  # so that settings are read before torch is imported
 
 def bernoulli_kl(log_p: Tensor, log_q: Tensor) -> Tensor:
     """KL(Bernoulli(p) || Bernoulli(q)) (Eq. app-kpop): what a sampled token says of two distributions, that it was
-    drawn or another one. Never negative, which rounding alone would not grant."""
-    log_p, log_q = log_p.clamp(max=0.0), log_q.clamp(max=0.0)
+    drawn or another one. Never negative nor infinite, which rounding alone would not grant: a 1 of float32 may have
+    been 2^-24 less."""
+    log_p, log_q = log_p.clamp(max=-(2.0**-24)), log_q.clamp(max=-(2.0**-24))
     p, not_p, not_q = log_p.exp(), -log_p.expm1(), -log_q.expm1()
     drawn = (p * (log_p - log_q)).where(p > 0, 0.0)
     return (drawn + (not_p.xlogy(not_p) - not_p.xlogy(not_q))).clamp(min=0.0)

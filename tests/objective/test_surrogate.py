@@ -117,12 +117,16 @@ def test_a_range_holds_its_ends(method) -> None:
 
 
 @pytest.mark.parametrize(
-    "method", [compose(DPPO(delta=0.5)), compose(IPO(eps=0.5)), compose(named_method("grpo").base)]
+    ("base", "mu"),
+    [
+        *((base, 0.5) for base in (DPPO(delta=0.5), IPO(eps=0.5), named_method("grpo").base)),
+        *((base, 1 - 1e-6) for base in (DPPO("kl"), KPop())),  # where pi may be 1 by rounding alone
+    ],
 )
-def test_a_probability_that_has_moved_by_the_bound_itself_is_kept(method) -> None:
-    one, method = torch.ones(1).double(), replace(method, clip=method.clip and Clip(eps_high=1.0))
-    result = policy_surrogate(method, TokenBatch(0 * one, math.log(0.5) * one, one, one.bool(), [1]))
-    assert float(result.values) == pytest.approx(2, abs=1e-3) and not result.clipped.any()
+def test_a_probability_that_has_moved_by_the_bound_itself_is_kept(base, mu) -> None:
+    one, method = torch.ones(1).double(), compose(base, clip=Clip(eps_high=1.0))
+    result = policy_surrogate(method, TokenBatch(0 * one, math.log(mu) * one, one, one.bool(), [1]))
+    assert float(result.values) == pytest.approx(1 / mu, abs=1e-3) and not result.clipped.any()
 
 
 @pytest.mark.parametrize("base", ["grpo", "gspo", "dppo", "grpo-tis", "grpo-lag-power"])
