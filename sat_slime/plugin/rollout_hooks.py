@@ -76,13 +76,12 @@ def on_sample(args: Namespace, sample: Any, *, rollout_id: int | None = None, ev
 
 def _check(args: Namespace, sample: Any) -> None:
     """Checks the numbers of a sample that ended. Raises RejectedResponse."""
-    replays, method = r3.replays(args), plugin_method(args)
+    replays, read = r3.replays(args), _reads_log_probs(args)
     tokens, mask = _listed(sample.tokens) or [], _listed(sample.loss_mask)
     count, log_probs = sample.response_length, _listed(sample.rollout_log_probs)
     longest = max(len(tokens) - 1, 0)  # nothing predicts the first
     if not 0 <= count <= longest or (mask is not None and len(mask) != count):
         raise RejectedResponse("token_count", f"{len(tokens)} tokens, {count} of them response, loss mask {mask!r:.80}")
-    read = reads_engine(method) or getattr(args, "use_rollout_logprobs", False)
     if log_probs is None and read and not count:
         sample.rollout_log_probs = []  # slime makes a tensor of it
     if log_probs is None and not (read and count):
@@ -97,6 +96,10 @@ def _check(args: Namespace, sample: Any) -> None:
     )
     response = tokens[len(tokens) - count :]
     check_numbers(response, log_probs, None if routes is None else routes.numpy(), len(tokens) - 1, expected, mask)
+
+
+def _reads_log_probs(args: Namespace) -> bool:
+    return reads_engine(plugin_method(args)) or bool(getattr(args, "use_rollout_logprobs", False))
 
 
 def _listed(values: Any) -> list[Any] | None:
@@ -132,7 +135,7 @@ def _keep_first_routes(sample: Any, aborted: bool) -> None:
 
 def _leave_out(args: Namespace, sample: Any, rollout_id: int | None, fault: RejectedResponse) -> None:
     """Has a sample train nothing. The first of each reason is logged. Numbers that would harm under a mask too are
-    replaced: slime multiplies by it, embeds tokens and replays routes."""
+    replaced, behind the first fault too: slime multiplies by it, embeds tokens and replays routes."""
     if fault.reason not in _told:
         _told.add(fault.reason)
         logger.warning("sample %s is left out of training: %s", _name(sample, rollout_id), fault)
@@ -142,9 +145,10 @@ def _leave_out(args: Namespace, sample: Any, rollout_id: int | None, fault: Reje
         sample.rollout_routed_experts = r3.stand_in(len(sample.tokens), args)
     if fault.reason == "vocab_range":
         sample.tokens = [0] * len(sample.tokens)
-    elif fault.reason in ("token_count", "log_probs_missing", "log_prob_not_finite", "log_prob_positive"):
-        sample.response_length = count = max(0, min(sample.response_length, len(sample.tokens) - 1))
-        sample.rollout_log_probs, sample.loss_mask = [0.0] * count, [0] * count
+    sample.response_length = count = max(0, min(sample.response_length, len(sample.tokens) - 1))
+    sample.loss_mask = [0] * count
+    if sample.rollout_log_probs is not None or _reads_log_probs(args):  # slime takes those of all samples or of none
+        sample.rollout_log_probs = [0.0] * count
 
 
 def _name(sample: Any, rollout_id: int | None) -> str:

@@ -70,7 +70,7 @@ def judged(sample, args: Namespace) -> str:
         ({"loss_mask": [1] * 9}, "token_count"),
         ({"response_length": 20}, "token_count"),  # nothing predicts the first token
         ({"response_length": -1}, "token_count"),
-        ({"tokens": [0] * 19 + [100]}, "vocab_range"),
+        ({"tokens": [0] * 19 + [100], "rollout_log_probs": [*GOOD[:-2], NAN]}, "vocab_range"),
         ({"tokens": [0] * 19 + [7.0]}, "vocab_range"),
         ({"tokens": np.zeros(20, np.int64)}, ""),
         ({"response_length": 0, "rollout_log_probs": None, "tokens": [0] * 10}, ""),
