@@ -174,25 +174,26 @@ def _reduced(lengths: list[int], lags: list[Tensor] | None, masks: list[Tensor] 
     Args:
         lengths: response tokens of each sample of this rank.
         lags: (T,) of each sample.
-        masks: (T,) of each sample: the tokens that are trained, which alone count for the lags; None: all.
+        masks: (T,) of each sample: the tokens that are trained, which alone count for the lags; None, or where no rank
+            has any: all.
     """
     lags = lags or [torch.zeros(0)]
     all_known = sum(len(lag) for lag in lags) == sum(lengths)
-    if masks and [len(mask) for mask in masks] == [len(lag) for lag in lags]:
-        trained = [lag[torch.as_tensor(mask).bool().cpu()] for lag, mask in zip(lags, masks, strict=True)]
-        lags = trained if any(len(lag) for lag in trained) else lags
-    known = torch.cat(lags).double()
-    last = torch.cat([lag[-1:].expand(len(lag)) for lag in lags]).double()  # weights only become newer
-    ends = [float(end) for end in known.aminmax()] if len(known) else [math.inf, -math.inf]
-    own = (len(lengths), sum(lengths), len(known), float(known.sum()), float(last.sum()), *ends, all_known)
-    ranks, replicas = [own], 1
+    trained, group, replicas = lags, None, 1
     if dist.is_initialized():
         from megatron.core import mpu
         from slime.utils.distributed_utils import get_gloo_group
 
-        ranks = gather(own, get_gloo_group())
-        replicas = len(ranks) // mpu.get_data_parallel_world_size(with_context_parallel=False)
-    n, tokens, n_known, lag, queue, low, high, told = zip(*ranks, strict=True)
+        group = get_gloo_group()
+        replicas = dist.get_world_size(group) // mpu.get_data_parallel_world_size(with_context_parallel=False)
+    if masks and [len(mask) for mask in masks] == [len(lag) for lag in lags]:
+        trained = [lag[torch.as_tensor(mask).bool().cpu()] for lag, mask in zip(lags, masks, strict=True)]
+    lags = trained if any(gather(any(map(len, trained)), group)) else lags
+    known = torch.cat(lags).double()
+    last = torch.cat([lag[-1:].expand(len(lag)) for lag in lags]).double()  # weights only become newer
+    ends = [float(end) for end in known.aminmax()] if len(known) else [math.inf, -math.inf]
+    own = (len(lengths), sum(lengths), len(known), float(known.sum()), float(last.sum()), *ends, all_known)
+    n, tokens, n_known, lag, queue, low, high, told = zip(*gather(own, group), strict=True)
     metrics = {"response/length_mean": sum(tokens) / max(sum(n), 1), "tokens/response_total": sum(tokens) / replicas}
     if all(told) and (count := sum(n_known)):
         metrics |= {"lag/mean": sum(lag) / count, "lag/min": min(low), "lag/max": max(high)}
