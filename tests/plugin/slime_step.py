@@ -269,9 +269,9 @@ def _whole_gradient(gradient: Tensor, args: Namespace, problem: Problem, layout:
     return torch.cat(parts, dim=1)
 
 
-def facts_of_rank(layout: Layout) -> tuple[dict[str, float], float, dict[str, float]]:
-    """The facts of a batch on this rank, the largest lag where data-parallel rank 0 trains nothing of it, and the facts
-    of another batch, of which that rank knows no versions."""
+def facts_of_rank(layout: Layout) -> tuple[dict[str, float], dict[str, float]]:
+    """The facts of a batch on this rank, of which data-parallel rank 1 trains nothing, and of another batch, of which
+    rank 0 knows no versions."""
     from megatron.core import mpu
     from slime.utils import distributed_utils
 
@@ -281,13 +281,11 @@ def facts_of_rank(layout: Layout) -> tuple[dict[str, float], float, dict[str, fl
     distributed_utils.init_gloo_group()
     state, rank = TrainerState(steps=10), mpu.get_data_parallel_rank()
     mine = [[10, 2], [9]][rank]
-    batch = {"response_lengths": [4] * len(mine), "round_number": [Origin(((4, version),)) for version in mine]}
-    state.begin({**batch})
+    masks = {"loss_masks": [torch.full((4,), 1 - rank)] * len(mine)}
+    state.begin(masks | {"response_lengths": [4] * len(mine), "round_number": [Origin(((4, v),)) for v in mine]})
     facts = dict(state.batch_metrics)
-    state.begin({**batch, "loss_masks": [torch.full((4,), rank)] * len(mine)})
-    trained = state.batch_metrics["lag/max"]
     state.begin({"response_lengths": [4]} | ({"round_number": [Origin(((4, 0),))]} if rank else {}))
-    return facts, trained, state.batch_metrics
+    return facts, state.batch_metrics
 
 
 def start_ranks(layout: Layout, rank: int, meeting_point: str) -> None:
