@@ -86,8 +86,7 @@ def policy_loss(
             now, torch.cat(batch["ref_log_probs"]), kl_loss_type=args.kl_loss_type, importance_ratio=importance
         )
         metrics["kl_loss"] = sum_of_sample_mean(kl)
-        loss = loss + args.kl_loss_coef * metrics["kl_loss"]
-        metrics["loss"] = loss
+        metrics["loss"] = loss = loss + args.kl_loss_coef * metrics["kl_loss"]
     rollout, proximal = batch.get("rollout_log_probs"), batch.get("log_probs")
     if rollout:
         scored_before = torch.cat(proximal) if proximal and not args.use_rollout_logprobs else now

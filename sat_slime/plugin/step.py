@@ -343,8 +343,7 @@ class MetricsFile(StepFile):
         """Hands metrics on to slime's trackers, and keeps those of a training step."""
         track(args, metrics, step_key=step_key)
         if step_key == "train/step":
-            own = {key: value for key, value in metrics.items() if key != step_key}
-            named = {_LOSSES.get(key, key.removeprefix("train/")): value for key, value in own.items()}
+            named = {_LOSSES.get(k, k.removeprefix("train/")): v for k, v in metrics.items() if k != step_key}
             self._rows.append({"step": metrics[step_key] + 1} | named)
         elif "perf/train_time" in metrics:
             times = {name: metrics[key] for key, name in _TIMES.items() if key in metrics}
