@@ -201,8 +201,11 @@ def slime_config_errors(config: SlimeConfig) -> list[str]:
 def slime_config_warnings(config: SlimeConfig) -> list[str]:
     """Return what the run can live with and its owner should know."""
     method, train = build_method(config.method), config.train
-    full = max(1, train.max_tokens_per_gpu * train.context_parallel // max(longest_sample(config), 1))
-    coarse = _coarse_quantile(method, full, f"slime.max-tokens-per-gpu {train.max_tokens_per_gpu}")
+    full, bound = train.micro_batch_size, f"slime.micro-batch-size {train.micro_batch_size}"
+    if WHEN[DYNAMIC](config):
+        full = max(1, train.max_tokens_per_gpu * train.context_parallel // max(longest_sample(config), 1))
+        bound = f"slime.max-tokens-per-gpu {train.max_tokens_per_gpu}"
+    coarse = _coarse_quantile(method, full, bound)
     known = _told(coarse, _unread(method, config.pipeline), _lengths(config), _other_run(config))
     return [*known, *_broken(config, WARNINGS), *_told(_out_of_step(config))]
 
@@ -371,20 +374,21 @@ def _context(config: SlimeConfig) -> Lines:
         return {}
     where = "slime.sglang-context-length" if rollout.context_tokens else "max_positions"
     prompt, truncate, cuts = rollout.max_prompt_tokens, "slime.sglang-allow-auto-truncate", rollout.end_at_context
-    limit, is_full = f"slime.rollout-max-prompt-len {prompt or 'unset'}", prompt is None or prompt >= context
-    # What ends at the context loses the prompt's share at the end; without a limit the shortest prompt has a token.
-    room = context if cuts else context - (prompt or 1)
-    beside, remedy = ("", "") if cuts else (f" beside {limit}", f", or {truncate} to true")
-    responses = {"rollout": rollout.max_response_tokens}
+    lengths = {"rollout": (prompt, rollout.max_response_tokens)}
     if config.eval.every_n_iterations:
-        responses["eval"] = config.eval.max_response_tokens or 0
+        lengths["eval"] = config.eval.max_prompt_tokens, config.eval.max_response_tokens or 0
+    beside, remedy = ("", "") if cuts else (" beside slime.{}-max-prompt-len {}", f", or {truncate} to true")
     return {
-        f"{truncate} is true with {limit}: SGLang would cut prompts that fill the context of {context} tokens "
-        f"({where}): set slime.rollout-max-prompt-len to {max(1, min(2048, context // 2))}": cuts and is_full,
+        f"{truncate} is true with slime.rollout-max-prompt-len {prompt or 'unset'}: SGLang would cut prompts that fill "
+        f"the context of {context} tokens ({where}): set slime.rollout-max-prompt-len to "
+        f"{max(1, min(2048, context // 2))}": cuts and (prompt is None or prompt >= context),
         **{
-            f"slime.{name}-max-response-len is {response}{beside}, more than the context of {context} tokens "
-            f"({where}), and SGLang would refuse the request: set it to {max(1, room)}{remedy}": response > room
-            for name, response in responses.items()
+            f"slime.{name}-max-response-len is {response}{beside.format(name, limit or 'unset')}, more than the "
+            f"context of {context} tokens ({where}), and SGLang would refuse the request: set it to "
+            f"{max(1, room)}{remedy}": response > room
+            for name, (limit, response) in lengths.items()
+            # What ends at the context loses the prompt's share; without a limit the shortest prompt has a token.
+            for room in [context if cuts else context - (limit or 1)]
         },
     }
 
@@ -464,7 +468,6 @@ class Rule(NamedTuple):
 WITHOUT_R3 = "leave it out, or set method.r3 to false"
 BY_BATCH = "leave it out, or set pipeline.mode to batch"
 GO_BACK = "leave it out, and go back with --resume-from"
-STAGES = "sglang-pp-size sglang-pipeline-parallel-size"
 COUNTED = "pushes by disk are numbered one by one, and lags count optimizer steps"
 NOTHING = "that mode draws its own prompts and finishes every response, so that this does nothing"
 DRAWN = "over-sampling-batch-size partial-rollout mask-offpolicy-in-partial-rollout buffer-filter-path"
@@ -473,7 +476,7 @@ KEEP = "leave it out, and say with pipeline.keep_checkpoints how many stay"
 ERRORS = (
     Rule("moe-router-fusion", "the fused router chooses the experts itself: no route is replayed", WITHOUT_R3, R3),
     Rule("prefill-num-servers", "an engine that only decodes has no routes of the prompt", WITHOUT_R3, R3),
-    Rule(STAGES, "each stage has the routes of its own layers, and one answers", WITHOUT_R3, R3, partial(_above, 1)),
+    Rule("sglang-pp-size", "each stage has the routes of its own layers alone", WITHOUT_R3, R3, partial(_above, 1)),
     Rule("sglang-enable-hierarchical-cache", "a prefix back from host memory has lost its routes", WITHOUT_R3, R3),
     Rule("update-weight-transport", COUNTED, value=lambda value: value == "disk"),
     Rule("flush-cache-interval", "cached prefixes outlive a push of weights", BY_BATCH, STREAMING, partial(_above, 1)),
@@ -532,8 +535,7 @@ def _lengths(config: SlimeConfig) -> Lines:
     rollout, train, context = config.rollout, config.train, context_tokens(config)
     bound, longest, positions = train.max_tokens_per_gpu, longest_sample(config, prompt=1), config.model.max_positions
     is_over = WHEN[DYNAMIC](config) and bound * train.context_parallel < longest
-    evaluation = config.eval.max_response_tokens if config.eval.every_n_iterations else None
-    left = (context or 0) - max(rollout.max_response_tokens, evaluation or 0)
+    left = (context or 0) - rollout.max_response_tokens  # prompts of an evaluation have a limit of their own
     is_open = not rollout.end_at_context and rollout.max_prompt_tokens is None
     beyond = positions and rollout.context_tokens and rollout.context_tokens > positions
     return {

@@ -277,6 +277,7 @@ class TrainView(View):
     expert_parallel = Flag("expert-model-parallel-size", PositiveInt, 1)
     of_experts = Flag("expert-tensor-parallel-size", PositiveInt, 0)
     max_tokens_per_gpu = Flag("max-tokens-per-gpu", PositiveInt, 0)
+    micro_batch_size = Flag("micro-batch-size", PositiveInt, 1)  # without use-dynamic-batch-size
     recompute = Flag("recompute-granularity", Literal["selective", "full"], "none")
     lr = Flag("lr", PositiveFloat, 1e-6)
     optimizer_offload = Flag("optimizer-cpu-offload", bool, False)
@@ -308,6 +309,7 @@ class EvalView(View):
     every_n_iterations = Flag("eval-interval", NonNegativeInt, 0)  # 0: none at all
     sets = Flag[list[str]]("eval-prompt-data", Annotated[list[str], AfterValidator(_sets_of)], [])
     samples = Flag("n-samples-per-eval-prompt", PositiveInt, 1)  # of a problem
+    max_prompt_tokens = Flag[int | None]("eval-max-prompt-len", PositiveInt, None)
     max_response_tokens = Flag[int | None]("eval-max-response-len", PositiveInt, None)  # None: the rollout's
     temperature = Flag[float | None]("eval-temperature", NonNegativeFloat, None)
     top_p = Flag[float | None]("eval-top-p", Nucleus, None)

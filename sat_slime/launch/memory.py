@@ -136,7 +136,7 @@ def micro_batch_tokens(config: SlimeConfig) -> int:
     slime.use-dynamic-batch-size it has slime.micro-batch-size samples."""
     longest = -(-longest_sample(config, PROMPT_TOKENS) // config.train.context_parallel)
     if not config.slime.get("use-dynamic-batch-size"):
-        return longest * int(config.slime.get("micro-batch-size") or 1)
+        return longest * config.train.micro_batch_size
     return max(config.train.max_tokens_per_gpu, longest)
 
 

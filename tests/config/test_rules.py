@@ -89,7 +89,8 @@ pipeline.optimizer_steps_per_rollout=3 | is 4096 responses | make it a multiple 
 sglang-allow-auto-truncate=false eval-max-response-len=null \
     | slime.rollout-max-response-len is 32768 beside slime.rollout-max-prompt-len 2048 | context of 32768 tokens \
     | set it to 30720, or slime.sglang-allow-auto-truncate to true
-sglang-allow-auto-truncate=false rollout-max-response-len=8192 | slime.eval-max-response-len is 32768 | (max_positions)
+sglang-allow-auto-truncate=false rollout-max-response-len=8192 eval-max-prompt-len=512 \
+    | slime.eval-max-response-len is 32768 beside slime.eval-max-prompt-len 512 | (max_positions) | set it to 32256
 sglang-context-length=16384 sglang-allow-auto-truncate=false rollout-max-response-len=16000 eval-interval=0 \
     | 16000 beside slime.rollout-max-prompt-len 2048 | 16384 tokens (slime.sglang-context-length)
 rollout-max-prompt-len=null | slime.sglang-allow-auto-truncate is true | slime.rollout-max-prompt-len unset
@@ -129,9 +130,10 @@ save-hf=. | slime.save-hf is . | set it to {rollout_id}
 save-debug-rollout-data=/d/x.pt | slime.save-debug-rollout-data is /d/x.pt | set it to /d/x/{rollout_id}.pt
 method=sat-gspo | method.sat.scope is microbatch | holds 1 response(s) | below about 10
 method=sat-gspo rollout-max-response-len=8192 context-parallel-size=2 actor-num-nodes=1 | holds 6 response(s)
+method=sat-gspo use-dynamic-batch-size=false max-tokens-per-gpu=999999 | slime.micro-batch-size 1 holds 1 response(s)
 max-tokens-per-gpu=16384 | slime.max-tokens-per-gpu is 16384 | 32768 tokens
 sglang-context-length=34816 max-tokens-per-gpu=34816 | sglang-context-length is 34816 | never seen
-sglang-allow-auto-truncate=false rollout-max-prompt-len=null rollout-max-response-len=30000 \
+sglang-allow-auto-truncate=false rollout-max-prompt-len=null rollout-max-response-len=30000 eval-interval=8 \
     | slime.rollout-max-prompt-len is not set | more than 2768 tokens
 rollout-top-k=50 | slime.rollout-top-k is 50
 rm-type=boxed_deepscaler custom-rm-path=false | slime.rm-type is boxed_deepscaler | </think>
@@ -146,7 +148,7 @@ eval-interval=8 prompt-data=/x/a.jsonl eval-prompt-data=[a,/x/a.jsonl] | slime.e
 """.strip().splitlines()
 
 UNWARNED = """
-method=sat-grpo-r3 use-dynamic-batch-size=false micro-batch-size=2 max-tokens-per-gpu=8192
+method=sat-gspo-r3 use-dynamic-batch-size=false micro-batch-size=16 max-tokens-per-gpu=8192
 method=sat-gspo method.sat.scope=step
 method=sat-gspo rollout-max-response-len=1000 rollout-max-prompt-len=1000
 """.strip().splitlines()
@@ -159,7 +161,7 @@ cluster.gpus_per_node=28 rollout-num-gpus=24 rollout-num-gpus-per-engine=24 sgla
 expert-model-parallel-size=1 expert-tensor-parallel-size=4
 tensor-model-parallel-size=8 actor-num-gpus-per-node=8
 pipeline-model-parallel-size=2 tensor-model-parallel-size=2 expert-model-parallel-size=2
-sglang-allow-auto-truncate=false rollout-max-response-len=30720 eval-max-response-len=30720
+sglang-allow-auto-truncate=false rollout-max-response-len=30720 eval-max-response-len=32767
 sglang-allow-auto-truncate=false sglang-context-length=34816
 pipeline.lag=0
 pipeline.mode=streaming pipeline.lag=1

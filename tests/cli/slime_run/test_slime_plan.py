@@ -49,6 +49,7 @@ def test_secrets_of_the_environment_are_in_no_plan(monkeypatch):
     "arguments, told",
     [
         (settings("slime.sglang-mem-fraction=0.5"), "there is no flag --sglang-mem-fraction"),
+        (settings("slime.sglang-data-parallel-size=2"), "follows from slime.sglang-dp-size: set that"),
         (settings("cluster.env.WANDB_API_KEY=wandb-0123456789abcdef"), "cluster.env.WANDB_API_KEY is a secret"),
     ],
 )
