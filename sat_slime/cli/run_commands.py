@@ -164,10 +164,11 @@ def launch(
 
     plan = plan_slime_run(config, file, folder, resume, dry_run and not skip_checks, resume_from)
     warn(*settings_warnings(config))
+    where = Where(address, start_ray, detach, skip_checks)
     if dry_run:
-        show_plan(plan, address, skip_checks, full)
+        show_plan(plan, where, full)
         return
-    finish(launch_job(plan, Where(address, start_ray, detach, skip_checks), overwrite, console), console)
+    finish(launch_job(plan, where, overwrite, console), console)
 
 
 def _named_run(

@@ -22,6 +22,7 @@ from sat_slime.cli.terminal import BAD_INPUT, Ending, refuse_failures, say, shor
 from sat_slime.config import ConfigError, SlimeConfig, dump_config, finding, load_config
 from sat_slime.config.finding import Finding, fail, ok, settings_findings
 from sat_slime.config.jsonl import append_line, keep_rows, number, parse_object, read_rows, to_json, write_atomically
+from sat_slime.config.loader import read_section
 from sat_slime.config.rules import slime_config_warnings
 from sat_slime.launch import checks, local_ray, machine
 from sat_slime.launch.command import checkpoint_folder, run_folder, slime_command
@@ -32,7 +33,7 @@ from sat_slime.launch.local_ray import LocalRay, how_it_died, is_running, stop_r
 from sat_slime.launch.memory import ROWS, rows, sizes
 from sat_slime.launch.ray_jobs import JobError, JobServer, JobState, NoAnswer, given_address, is_this_machine
 from sat_slime.launch.secrets import redact
-from sat_slime.launch.small_run import ray_options
+from sat_slime.launch.small_run import is_small, ray_options
 from sat_slime.runs import going_back, saved
 from sat_slime.runs.folder import RunFolder, RunFolderError, writable
 from sat_slime.runs.log import RunView
@@ -52,9 +53,10 @@ def plan_slime_run(
 ) -> SlimePlan:
     """Return the run that the command line asks for, its settings checked. Raises ConfigError or RunFolderError.
     folder: that of an existing run, wherever it was moved to; None: output_dir/name. resume_from: as of Plan."""
-    folder = run_folder(config) if folder is None else folder.absolute()
-    # The folder keeps its absolute place, for terminals in other working directories.
-    config = config.model_copy(update={"output_dir": str(folder.parent), "name": folder.name})
+    folder = run_folder(config) if folder is None else Path(os.path.abspath(folder))
+    # The folder keeps its absolute place, for terminals in other working directories, and its name, which may be none.
+    place = {"output_dir": str(folder.parent), "name": folder.name}
+    config = read_section(SlimeConfig, config.model_dump(mode="json") | place, str(folder))
     if errors := checks.settings_errors(config, ask_slime(config, folder) if look_for_slime else None):
         raise ConfigError(*(f"{file}: {error}" for error in errors))
     if resume:
@@ -144,14 +146,14 @@ def describe(plan: SlimePlan, full: bool) -> str:
     return "\n".join(lines)
 
 
-def show_plan(plan: SlimePlan, option: str | None, skip_checks: bool, full: bool) -> None:
-    """Print the plan, and what this machine lacks for it. option: the address that the command line gives. full: as of
-    `describe`. Raises ConfigError where a check failed; of a machine without slime only those of the settings count."""
+def show_plan(plan: SlimePlan, where: Where, full: bool) -> None:
+    """Print the plan, and what this machine lacks for it. full: as of `describe`. Raises ConfigError where a check
+    failed; of a machine without slime only those of the settings count."""
     findings: list[Finding] = []
-    address = given_address(option, plan.config.cluster.address)
-    if not skip_checks and is_this_machine(address):
+    address = address_of(plan.config, where)
+    if not where.skip_checks and is_this_machine(address):
         findings += checks.here(plan.config, plan.folder, plan.resume)
-    elif not skip_checks:
+    elif not where.skip_checks:
         told = f"{address} is checked when the run is launched, and by sat-slime check"
         findings.append(finding.warn("cluster", told))
     typer.echo(describe(plan, full))
@@ -167,7 +169,7 @@ def show_plan(plan: SlimePlan, option: str | None, skip_checks: bool, full: bool
 def slime_findings(config: SlimeConfig, file: Path, folder: Path | None = None) -> Iterator[Finding]:
     """Yield every check of a run of slime: its settings, its time, then the cluster where one is named, else this
     machine. folder: that of a run which has begun."""
-    address = given_address(None, config.cluster.address)
+    address = address_of(config, Where())
     # Where there is a cluster, its head node asks slime.
     slime = ask_slime(config, run_folder(config)) if address is None else None
     errors = checks.settings_errors(config, slime)
@@ -199,6 +201,16 @@ class Where:
     start_ray: bool = False
     detach: bool = False
     skip_checks: bool = False
+
+
+def starts_ray(config: SlimeConfig, where: Where) -> bool:
+    """Return whether a Ray is started on this machine for a run, whatever the environment names."""
+    return where.start_ray or (is_small(config) and not (where.address or config.cluster.address))
+
+
+def address_of(config: SlimeConfig, where: Where) -> str | None:
+    """Return the address of a run's cluster; None: that of this machine, or it is started."""
+    return None if starts_ray(config, where) else given_address(where.address, config.cluster.address)
 
 
 @dataclass(frozen=True)
@@ -253,6 +265,7 @@ def _send(plan: SlimePlan, where: Where, console: Console, overwrite: bool = Fal
                 if finding.mark == "OK" and finding.what in ROWS:  # the table of memory
                     say(console, f"{finding.what:12}  {finding.detail}")
             refuse_failures(findings)
+        _last_job(plan)  # while the cluster was checked, another launch may have sent one
         folder = claim(plan, overwrite)
         undo.callback(folder.lock.release)
         if not is_restart:
@@ -272,29 +285,33 @@ def _check_folder(plan: SlimePlan, overwrite: bool, console: Console) -> None:
         RunFolder(plan.folder).check_new(overwrite)
         if fault := machine.beginning_fault(plan.config, plan.folder):
             raise RunFolderError(fault)
+    if job := _last_job(plan):
+        end_left_ray(job, console)
+
+
+def _last_job(plan: SlimePlan) -> Job | None:
+    """Return the newest job of the plan's folder, if there is one. Raises RunFolderError where it goes on."""
     if (record := JobRecord.read(plan.folder)) is None:
-        return
+        return None
     job, shown = _asked(RunFolder(plan.folder), plan.config, record), short(plan.folder)
     if job.goes_on and job.state:
         raise RunFolderError(
             f"{shown}: its job {record.job} is {job.state.status.lower()}: follow it (sat-slime status {shown} -f), "
             f"end it (sat-slime stop {shown}), or choose another --name"
         )
-    end_left_ray(job, console)
+    return job
 
 
 def _cluster(plan: SlimePlan, where: Where, console: Console) -> tuple[JobServer, LocalRay | None]:
     """Return the cluster to send to, and the Ray that was started for it."""
-    config, cluster = plan.config, plan.config.cluster
-    on_cpu = cluster.device == "cpu"
-    is_here = on_cpu or cluster.share_gpu
-    if not (where.start_ray or (is_here and not (where.address or cluster.address))):
+    config = plan.config
+    if not starts_ray(config, where):
         before = JobRecord.read(plan.folder) if plan.resume else None
         last = before.address if before and before.ray is None else None
-        return JobServer(given_address(where.address, cluster.address) or last), None
+        return JobServer(address_of(config, where) or last), None
     if not where.skip_checks:
         findings = [*machine.machine_findings(config, plan.folder, plan.resume), *checks.memory_here(config)]
-        if on_cpu:  # on GPUs the head node is asked, once it is there
+        if config.cluster.device == "cpu":  # on GPUs the head node is asked, once it is there
             findings += parser_findings(config, plan.folder)
         refuse_failures(finding for finding in findings if finding.mark == "FAIL")
     say(console, "starting Ray on this machine ...")

@@ -30,21 +30,12 @@ def faults(words):
 
 
 @pytest.mark.parametrize(
-    "words",
-    [
-        ["--lr", "1e-6", "--seed", "-1", "--use-tis", "--loss-type", "custom_loss"],
-        ["--lr", "1e-6", "--eval-prompt-data", "a", "b", "--names", "--profile"],
-        ["--hook", "a", "--hook", "b"],
-        [],
-    ],
-)
-def test_a_command_that_slime_takes_as_it_is_meant(words):
-    assert faults(words) == []
-
-
-@pytest.mark.parametrize(
     "words, says",
     [
+        (["--lr", "1e-6", "--seed", "-1", "--use-tis", "--loss-type", "custom_loss"], None),
+        (["--lr", "1e-6", "--eval-prompt-data", "a", "b", "--names", "--profile"], None),
+        (["--hook", "a", "--hook", "b"], None),
+        ([], None),
         (["--use-tiss"], "--use-tiss: there is no flag --use-tiss in slime; did you mean --use-tis?"),
         (["--eval-prompt", "a"], "did you mean --eval-prompt-data? Flags are written in full"),
         (["--zzzzzz"], "--zzzzzz: there is no flag --zzzzzz in slime"),
@@ -59,9 +50,9 @@ def test_a_command_that_slime_takes_as_it_is_meant(words):
         (["--size", "1", "--sz", "2"], "--sz is --size, which the command has already"),
     ],
 )
-def test_each_fault_is_one_line(words, says):
-    (error,) = faults(words)
-    assert says in error and "\n" not in error
+def test_each_fault_is_one_line_and_a_command_that_is_meant_has_none(words, says):
+    told = faults(words)
+    assert len(told) == bool(says) and all(says in error and "\n" not in error for error in told)
 
 
 def test_the_recorded_list_names_its_commits_and_holds_three_versions():

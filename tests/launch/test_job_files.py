@@ -86,13 +86,10 @@ def test_a_job_is_on_record_and_heads_its_part_of_the_log(tmp_path, server):
     command, *others = server.submit.call_args_list[0].args
     assert command[-3:] == SENT.command and others == [SENT.env, first.job, {"sat_slime_run": str(tmp_path)}]
     assert (tmp_path / "log.txt").read_text() == f"{HEAD}{first.job}\n{HEAD}{second.job}\n"
-
-
-def test_a_job_that_was_refused_is_on_record(tmp_path, server):
     server.submit.side_effect = JobError("no")
     with pytest.raises(JobError):
         submit(server, SENT, tmp_path, CONFIG)
-    assert JobRecord.read(tmp_path).job.startswith("run-")
+    assert JobRecord.read(tmp_path).job not in (first.job, second.job), "that it was refused may be a mistake"
 
 
 @pytest.mark.parametrize("record", [None, [], {"job": "a"}, {"job": "a", "address": "module://h:1"}, THESIS])

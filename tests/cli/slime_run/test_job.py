@@ -149,6 +149,10 @@ def test_status_follows_a_job_that_goes_on_and_then_says_how_it_ended(begun, mon
     server.address = "http://127.0.0.1:1"
     launched = sat_slime_command("launch", begun.config, "--overwrite", "--skip-checks", "--detach")
     assert launched.exit_code == 0 and stopped.call_count == 2, "the record of the new job no longer names it"
+    server.state.side_effect = lambda job: JobState("RUNNING" if job == "job-2" else "FAILED")
+    monkeypatch.setattr(slime_run, "_cluster", lambda *_: sent.write(begun.path) or (server, None))
+    launched = sat_slime_command("launch", begun.config, "--overwrite", "--skip-checks", "--detach")
+    assert "its job job-2 is running" in launched.stderr, "sent by another launch while this one checked the cluster"
 
 
 def test_the_command_of_a_grids_cell_depends_on_its_job(settings_of_a_run, monkeypatch):

@@ -246,6 +246,10 @@ def test_resume_from_points_slime_to_the_older_checkpoint_and_drops_the_rows(beg
     assert (begun.checkpoints / "iter_0000003.aside" / ".metadata").exists()
     missing = sat_slime_command("launch", "run", "--resume-from", 3, "--dry-run", "--skip-checks")
     assert missing.exit_code == 2 and "has no checkpoint of that iteration, but: 2" in missing.stderr
+    assert plan_slime_run(config, begun.config, begun.checkpoints / "..", resume=True).folder == begun.path
+    moved = begun.path.rename(begun.path.with_name("run (1)"))
+    refused = sat_slime_command("launch", moved, "--resume", "--dry-run", "--skip-checks")
+    assert refused.exit_code == 2 and f"{moved}: name is 'run (1)': it takes letters" in refused.stderr
 
 
 def test_a_run_does_not_begin_in_another_ones_checkpoints(begun, tmp_path):
