@@ -18,7 +18,7 @@ from sat_slime.cli import slime_run
 from sat_slime.cli.grid_run import GridRun, arguments, plan_grid
 from sat_slime.cli.slime_run import Job, follow
 from sat_slime.cli.terminal import BAD_INPUT
-from sat_slime.config import load_config
+from sat_slime.config import ConfigError, load_config
 from sat_slime.launch.job_files import JobRecord
 from sat_slime.launch.local_ray import LocalRay
 from sat_slime.launch.ray_jobs import JobError, JobServer, JobState
@@ -160,7 +160,9 @@ def test_the_command_of_a_grids_cell_depends_on_its_job(settings_of_a_run, monke
     grid = {"name": "small", "run": "run.yaml", "methods": ["gspo"], "seeds": [7]}
     Path("grid.yaml").write_text(yaml.safe_dump(grid))
     plan = plan_grid(Path("grid.yaml"), options=["--skip-checks"])
-    saves_nothing = plan_grid(Path("grid.yaml"), overrides=["slime.save-interval=0"])
+    saves_nothing = plan_grid(Path("grid.yaml"), overrides=["slime.save-interval=0", "slime.save=/x"])
+    with pytest.raises(ConfigError, match=r"slime\.save is /x for 2 cells"):
+        plan_grid(Path("grid.yaml"), overrides=["slime.save=/x"])
     cell = plan.wanted[0]
     with plan.folder.held(plan.grid, plan.run):
         pass
