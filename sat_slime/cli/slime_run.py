@@ -24,6 +24,7 @@ from sat_slime.config.finding import Finding, fail, ok, settings_findings
 from sat_slime.config.jsonl import append_line, keep_rows, number, parse_object, read_rows, to_json, write_atomically
 from sat_slime.config.loader import read_section
 from sat_slime.config.rules import slime_config_warnings
+from sat_slime.config.schema import Run
 from sat_slime.launch import checks, local_ray, machine
 from sat_slime.launch.command import checkpoint_folder, run_folder, slime_command
 from sat_slime.launch.duration import duration_lines, measured, words
@@ -54,9 +55,10 @@ def plan_slime_run(
     """Return the run that the command line asks for, its settings checked. Raises ConfigError or RunFolderError.
     folder: that of an existing run, wherever it was moved to; None: output_dir/name. resume_from: as of Plan."""
     folder = run_folder(config) if folder is None else Path(os.path.abspath(folder))
-    # The folder keeps its absolute place, for terminals in other working directories, and its name, which may be none.
+    # The folder keeps its absolute place, for terminals in other working directories.
     place = {"output_dir": str(folder.parent), "name": folder.name}
-    config = read_section(SlimeConfig, config.model_dump(mode="json") | place, str(folder))
+    read_section(Run, {"runtime": config.runtime, **place}, str(folder))  # it may have been renamed to what is no name
+    config = config.model_copy(update=place)
     if errors := checks.settings_errors(config, ask_slime(config, folder) if look_for_slime else None):
         raise ConfigError(*(f"{file}: {error}" for error in errors))
     if resume:
