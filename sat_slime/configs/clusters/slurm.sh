@@ -40,6 +40,9 @@ in_container=()
 step=(srun)
 # ------------------------------------------------------------------------------------------------ End of the settings
 
+# A container may have another working directory, whose files are lost with it.
+[[ $file = /* ]] || file=$PWD/$file
+[[ $output = /* ]] || output=$PWD/$output
 run=$output/$name
 # Ray's files on each node; the names of its sockets must be short, and nobody else is to know it before it is there.
 folder=/tmp/sat-ray-$SLURM_JOB_ID-$(od -An -N4 -tx1 /dev/urandom | tr -d ' \n')

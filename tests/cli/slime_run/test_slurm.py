@@ -101,7 +101,7 @@ def test_a_run_goes_on_after_a_job_that_reached_its_time_limit_and_one_that_lost
 
     batch.start()
     batch.wait_for("step 5/8")
-    assert "sat-slime launch runs/sat --resume" in batch.output.read_text()
+    assert f"sat-slime launch {run} --resume" in batch.output.read_text()
     (raylet,) = [pid for pid in batch.processes() if is_raylet_of("127.0.0.3", pid)]
     os.kill(raylet, signal.SIGKILL)
     assert batch.ends() == 1, "the run's job fails, or the script sees first that Ray is gone"
