@@ -305,7 +305,7 @@ def matches(selector: str, method: str, lag: int) -> bool:
     """Return whether `METHOD`, `METHOD@LAG` or `@LAG` means cells of this method and lag; METHOD may hold `*` and `?`.
     Raises ValueError when what follows the `@` is not a number."""
     pattern, at, number = selector.partition("@")
-    if at and not number.isdigit():
+    if at and not number.isdecimal():
         raise ValueError(f"{selector!r} is not METHOD, METHOD@LAG or @LAG, such as sat-gspo-r3@8")
     return fnmatch.fnmatchcase(method, pattern or "*") and (not at or int(number) == lag)
 

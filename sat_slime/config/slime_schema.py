@@ -176,7 +176,7 @@ class SlimeModelConfig(View):
         if not self.is_moe:
             return [False] * self.layers
         frequency = str(self.architecture.get("moe-layer-freq", 1)).strip()
-        if frequency.isdigit():
+        if frequency.isdecimal():
             return [index % max(int(frequency), 1) == 0 for index in range(self.layers)]
         with contextlib.suppress(SyntaxError, ValueError, TypeError, RecursionError, MemoryError):
             return [bool(one) for one in _pattern(ast.parse(frequency, mode="eval").body)]

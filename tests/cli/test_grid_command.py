@@ -261,7 +261,7 @@ def test_a_grid_may_grow_but_not_change(told):
     [
         ({"lags": [1, 1]}, [], "1 more than once"),
         ({"overrides": {"grpo": {"train.lr": 1}}}, [], "grpo is no cell of the grid"),
-        ({"overrides": {"gspo@x": {}}}, [], "is not METHOD, METHOD@LAG or @LAG"),
+        ({"overrides": {"gspo@²": {}}}, [], "is not METHOD, METHOD@LAG or @LAG"),
         ({"overrides": {"gspo": {"pipline.lag": 1}}}, [], "unknown key 'pipline.lag'; did you mean 'pipeline.lag'?"),
         ({"overrides": {"gspo": {"method.r3": True}}}, [], "make the run of gspo-lag1-seed0 that of gspo-r3-lag1-"),
         ({}, ["--set", "pipeline.lag=2"], "pipeline.lag is set for all cells, and each has its own by the grid's lags"),
