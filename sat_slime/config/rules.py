@@ -437,12 +437,13 @@ WHEN: dict[str, Callable[[SlimeConfig], bool]] = {
     "denominator checkpoint": lambda config: build_method(config.method).denominator == "checkpoint",
     "slime.eval-prompt-data": lambda config: bool(config.eval.prompts and config.eval.every_n_iterations),
     "slime.save-interval": lambda config: config.checkpoint.every_n_iterations > 0,
+    "Adam's moments": lambda config: WHEN[SAVES](config) and not config.slime.get("use-stateless-adam"),
     "no slime.eval-prompt-data": lambda config: not (config.eval.sets or config.slime.get("eval-config")),
     "slime.use-dynamic-batch-size": lambda config: bool(config.slime.get("use-dynamic-batch-size")),
     "slime's own generation": lambda config: not config.slime.get("custom-generate-function-path"),
 }
 """The circumstances under which rules hold, in words."""
-ALWAYS, R3, STREAMING, SPLIT, OWN_SETS, SAVES, NO_SETS, DYNAMIC, OWN_GENERATION = WHEN
+ALWAYS, R3, STREAMING, SPLIT, OWN_SETS, SAVES, SAVES_MOMENTS, NO_SETS, DYNAMIC, OWN_GENERATION = WHEN
 
 
 def _above(bound: float, value: Any) -> bool:
@@ -514,7 +515,7 @@ WARNINGS = (
         value=lambda value: is_sent(value) and ITERATIONS_PLACE not in str(value),
     ),
     Rule("micro-batch-size", "slime ignores it", "leave it out, or set that to false", DYNAMIC),
-    Rule("no-save-optim", "a run resumed from such a checkpoint starts with a new optimizer", "set it to false", SAVES),
+    Rule("no-save-optim", "a resume from such a checkpoint starts with new ones", "set it to false", SAVES_MOMENTS),
 )
 """The run can live with it, and its owner should know."""
 

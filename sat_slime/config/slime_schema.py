@@ -281,6 +281,12 @@ class TrainView(View):
     recompute = Flag("recompute-granularity", Literal["selective", "full"], "none")
     lr = Flag("lr", PositiveFloat, 1e-6)
     optimizer_offload = Flag("optimizer-cpu-offload", bool, False)
+    offload_fraction = Flag("optimizer-offload-fraction", Annotated[float, Field(ge=0, le=1)], 1.0)
+
+    @property
+    def offloaded(self) -> float:
+        """The share of the optimizer that is in the hosts' memory."""
+        return self.offload_fraction if self.optimizer_offload else 0.0
 
     @property
     def expert_tensor_parallel(self) -> int:

@@ -149,7 +149,7 @@ eval-interval=8 prompt-data=/x/a.jsonl eval-prompt-data=[a,/x/a.jsonl] | slime.e
 
 UNWARNED = """
 method=sat-gspo-r3 use-dynamic-batch-size=false micro-batch-size=16 max-tokens-per-gpu=8192
-method=sat-gspo method.sat.scope=step
+method=sat-gspo method.sat.scope=step no-save-optim=true use-stateless-adam=true
 method=sat-gspo rollout-max-response-len=1000 rollout-max-prompt-len=1000
 """.strip().splitlines()
 

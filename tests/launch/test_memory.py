@@ -106,6 +106,9 @@ def test_a_training_gpu_of_the_papers_run_by_hand():
     """Tensor and expert parallel 4 on four GPUs, so that nothing is divided among data-parallel ranks; 152,064 rows are
     151,936 padded to 128 x 4."""
     rank = EXPERTS / 4 + ATTENTION / 4 + 2 * 152064 * 2048 / 4 + ON_EVERY_RANK
+    stateless = ("slime.use-stateless-adam=true", "slime.optimizer-cpu-offload=false")
+    for keys, size in ((["slime.optimizer-offload-fraction=0.25"], 9), (stateless, 4)):
+        assert memory.training_need(paper(*keys))["optimizer"] == size * rank
     assert memory.training_need(paper("slime.optimizer-cpu-offload=false")) == {
         "weights": 2 * rank,
         "gradients": 4 * rank,
@@ -218,6 +221,7 @@ def test_what_is_given_wins_over_what_machines_say():
     "file, flags, why",
     [
         ("slime/base", [], "slime has no flags for the model's size"),
+        ("paper/qwen3-30b-a3b", ["vocab-size=null"], "slime has no flags for the model's size"),
         ("paper/qwen3-30b-a3b", ["multi-latent-attention=true"], "slime.multi-latent-attention is not counted"),
         ("paper/qwen3-30b-a3b", ["decoder-last-pipeline-num-layers=6"], "-num-layers is not counted"),
     ],
