@@ -112,7 +112,12 @@ def plan_grid(
     configs = {cell: cell_config(grid, file, run, cell, folder.runs) for cell in cells}
     faults = {cell: settings_errors(configs[cell]) + _changed(folder, cell, configs[cell]) for cell in cells}
     errors = [*_by_cell(faults), *_read_by_no_cell(of_file, run, cells), *_of_an_axis(grid, overrides)]
-    if errors := [*errors, *_in_one_folder(configs.values())]:
+    # In one folder they would go on from one another's checkpoints.
+    saves = [config.checkpoint for config in configs.values() if isinstance(config, SlimeConfig)]
+    folders = Counter(one.folder for one in saves if one.folder and one.every_n_iterations)
+    each = "set it to null, which is a folder of each run"
+    errors += [f"slime.save is {path} for {count} cells: {each}" for path, count in folders.items() if count > 1]
+    if errors:
         raise ConfigError(*(f"{file}: {line}" for line in errors))
     warnings = [*_by_cell({cell: settings_warnings(config) for cell, config in configs.items()})]
     kept = grid.model_copy(update={"run": folder.run.name, "settings": {}})
@@ -166,17 +171,6 @@ def _of_an_axis(grid: GridConfig, overrides: Sequence[str]) -> list[str]:
         f"change {axes[key]} in the file of the grid"
         for key in dict.fromkeys(key for settings in given for key in flat(settings))
         if key in axes
-    ]
-
-
-def _in_one_folder(configs: Iterable[RunConfig]) -> list[str]:
-    """Return a line for each folder in which several cells would save, and go on from one another's checkpoints."""
-    runs = (config.checkpoint for config in configs if isinstance(config, SlimeConfig))
-    folders = Counter(saves.folder for saves in runs if saves.folder and saves.every_n_iterations)
-    return [
-        f"slime.save is {folder} for {count} cells: set it to null, which is a folder of each run"
-        for folder, count in folders.items()
-        if count > 1
     ]
 
 

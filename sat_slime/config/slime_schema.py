@@ -284,11 +284,6 @@ class TrainView(View):
     offload_fraction = Flag("optimizer-offload-fraction", Annotated[float, Field(ge=0, le=1)], 1.0)
 
     @property
-    def offloaded(self) -> float:
-        """The share of the optimizer that is in the hosts' memory."""
-        return self.offload_fraction if self.optimizer_offload else 0.0
-
-    @property
     def expert_tensor_parallel(self) -> int:
         """Ranks that share an expert; Megatron takes as many as share a layer where it is not said."""
         return self.of_experts or self.tensor_parallel

@@ -41,12 +41,11 @@ GOVERNED = {
         "pipeline.iterations": "num-epoch",
         "slime.rollout-num-gpus (training and generation have GPUs of their own)": "colocate",
         "slime.save": "load",
+        "slime.sglang-dp-size": "sglang-data-parallel-size",
+        "slime.sglang-pp-size": "sglang-pipeline-parallel-size",
         # slime takes none of these from the command line, but makes them itself
         "slime.rollout-num-gpus-per-engine": "sglang-tp-size sglang-tensor-parallel-size",
         "slime.hf-checkpoint": "sglang-model-path sglang-model",
-        # other names of flags that are read here
-        "slime.sglang-dp-size": "sglang-data-parallel-size",
-        "slime.sglang-pp-size": "sglang-pipeline-parallel-size",
         "seed": "sglang-random-seed",
     }.items()
     for flag in flags.split()

@@ -145,7 +145,9 @@ def training_need(config: SlimeConfig) -> Need:
     """Return what the fullest GPU that trains holds at its peak, in the backward pass of a step."""
     train, model, stages = config.train, config.model, stages_of(config)
     in_fp32 = config.slime.get("accumulate-allreduce-grads-in-fp32")
-    moments = 0 if config.slime.get("use-stateless-adam") else 2
+    offloaded = train.optimizer_offload * train.offload_fraction
+    # distrib_optimizer.py: master weights, two moments; gradients in bf16 are copied into fp32
+    kept = (1 if config.slime.get("use-stateless-adam") else 3) + (0 if in_fp32 else 1)
     tokens = micro_batch_tokens(config)
     # Logits and their softmax in fp32, which becomes the gradient in place (slime/utils/ppo_utils.py,
     # _VocabParallelLogProbEntropy); bf16 logits are gone by then. A temperature makes a copy (loss.py,
@@ -156,8 +158,7 @@ def training_need(config: SlimeConfig) -> Need:
     for number, stage in enumerate(stages):
         # param_and_grad_buffer.py: param_data, grad_data
         need: Need = {"weights": BF16 * stage.elements, "gradients": (FP32 if in_fp32 else BF16) * stage.elements}
-        # distrib_optimizer.py: master weights, two moments; gradients in bf16 are copied into fp32
-        need["optimizer"] = (1 - train.offloaded) * (moments + (1 if in_fp32 else 2)) * FP32 * stage.optimizer
+        need["optimizer"] = (1 - offloaded) * kept * FP32 * stage.optimizer
         need["batch"] = BATCH_BYTES * batch_tokens(config) / max(train.data_parallel, 1)
         # A stage holds one micro-batch for itself and each of the stages behind it (1F1B).
         saved, in_flight = [tokens * saved_bytes_per_token(config, moe) for moe in stage.layers], len(stages) - number
@@ -218,7 +219,8 @@ def host_need(config: SlimeConfig) -> Need:
         copies += 2 if config.pipeline.lag <= 1 else 1
     need: Need = {f"{copies} copies of the weights": copies * train.gpus_per_node * PINNED * BF16 * own.elements}
     # master weights, two moments and pinned gradients, in fp32 (optimizer/cpu_offloading/hybrid_optimizer.py)
-    need["optimizer"] = train.offloaded * train.gpus_per_node * (3 + PINNED) * FP32 * own.optimizer
+    offloaded = train.optimizer_offload * train.offload_fraction
+    need["optimizer"] = offloaded * train.gpus_per_node * (3 + PINNED) * FP32 * own.optimizer
     of_batch = max(3 + train.gpus_per_node / max(train.data_parallel, 1), 5)
     need["batch"] = batch_tokens(config) * (SAMPLE_BYTES + STORED_BYTES * (of_batch - 1))
     # In Ray's store, which with a lag has the next batch, too, and in the rollout process; in each rank, which copies
