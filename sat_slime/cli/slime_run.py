@@ -152,7 +152,7 @@ def show_plan(plan: SlimePlan, where: Where, full: bool) -> None:
     """Print the plan, and what this machine lacks for it. full: as of `describe`. Raises ConfigError where a check
     failed; of a machine without slime only those of the settings count."""
     findings: list[Finding] = []
-    address = address_of(plan.config, where)
+    address = address_of(plan.config, where, plan.folder if plan.resume else None)
     if not where.skip_checks and is_this_machine(address):
         findings += checks.here(plan.config, plan.folder, plan.resume)
     elif not where.skip_checks:
@@ -210,9 +210,13 @@ def starts_ray(config: SlimeConfig, where: Where) -> bool:
     return where.start_ray or (is_small(config) and not (where.address or config.cluster.address))
 
 
-def address_of(config: SlimeConfig, where: Where) -> str | None:
-    """Return the address of a run's cluster; None: that of this machine, or it is started."""
-    return None if starts_ray(config, where) else given_address(where.address, config.cluster.address)
+def address_of(config: SlimeConfig, where: Where, before: Path | None = None) -> str | None:
+    """Return the address of a run's cluster; None: that of this machine, or it is started. before: the folder of a run
+    that goes on, which is where it ran unless something is named."""
+    if starts_ray(config, where):
+        return None
+    last = JobRecord.read(before) if before else None
+    return given_address(where.address, config.cluster.address) or (last.address if last and not last.ray else None)
 
 
 @dataclass(frozen=True)
@@ -308,9 +312,7 @@ def _cluster(plan: SlimePlan, where: Where, console: Console) -> tuple[JobServer
     """Return the cluster to send to, and the Ray that was started for it."""
     config = plan.config
     if not starts_ray(config, where):
-        before = JobRecord.read(plan.folder) if plan.resume else None
-        last = before.address if before and before.ray is None else None
-        return JobServer(address_of(config, where) or last), None
+        return JobServer(address_of(config, where, plan.folder if plan.resume else None)), None
     if not where.skip_checks:
         findings = [*machine.machine_findings(config, plan.folder, plan.resume), *checks.memory_here(config)]
         if config.cluster.device == "cpu":  # on GPUs the head node is asked, once it is there

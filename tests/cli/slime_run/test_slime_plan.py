@@ -2,10 +2,13 @@
 
 import re
 import shlex
+from dataclasses import replace
 
 import pytest
 import yaml
 from command_line import PAPER, sat_slime_command, settings
+
+from sat_slime.launch.job_files import JobRecord
 
 SECRETS = {"WANDB_API_KEY": "wandb-0123456789abcdef", "HF_TOKEN": "hf_0123456789abcdef"}
 
@@ -70,6 +73,9 @@ def resume_plan(*arguments):
 def test_a_run_whose_job_died_after_its_last_checkpoint_can_go_on(begun):
     short = settings("pipeline.iterations=4")
     assert resume_plan("--resume", *short).exit_code == 0
+    replace(JobRecord.read(begun.path), address="http://10.0.0.1:8265").write(begun.path)
+    there = sat_slime_command("launch", "run", "--resume", "--dry-run")
+    assert there.exit_code == 0 and "http://10.0.0.1:8265 is checked when" in there.stderr, "where it ran before"
     assert "has trained 4 iterations" in resume_plan("--resume", *settings("pipeline.iterations=3")).stderr
     begun.ended("finished")
     begun.config.write_text(begun.config.read_text().replace("iterations: 8", "iterations: 4"))
