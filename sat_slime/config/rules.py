@@ -437,7 +437,7 @@ WHEN: dict[str, Callable[[SlimeConfig], bool]] = {
     "denominator checkpoint": lambda config: build_method(config.method).denominator == "checkpoint",
     "slime.eval-prompt-data": lambda config: bool(config.eval.prompts and config.eval.every_n_iterations),
     "slime.save-interval": lambda config: config.checkpoint.every_n_iterations > 0,
-    "Adam's moments": lambda config: WHEN[SAVES](config) and not config.slime.get("use-stateless-adam"),
+    "Adam's moments": lambda config: WHEN["slime.save-interval"](config) and not config.slime.get("use-stateless-adam"),
     "no slime.eval-prompt-data": lambda config: not (config.eval.sets or config.slime.get("eval-config")),
     "slime.use-dynamic-batch-size": lambda config: bool(config.slime.get("use-dynamic-batch-size")),
     "slime's own generation": lambda config: not config.slime.get("custom-generate-function-path"),
