@@ -23,6 +23,7 @@ from sat_slime.config.disk import sha256
 from sat_slime.config.jsonl import write_atomically
 from sat_slime.config.source import ConfigError
 from sat_slime.prompts.text import digest, instructed, list_in_text, odd_file, odd_label, odd_text, strip_instruction
+from sat_slime.reward.extraction import unboxed
 
 MANIFEST, TRAIN, EVALUATION = "manifest.json", "train.jsonl", "aime24.jsonl"
 SEED = 1234
@@ -36,7 +37,6 @@ LOOKED_FOR = (
     f"a problem is looked for in {', '.join(PROBLEM_COLUMNS)}, a label in {', '.join(LABEL_COLUMNS)}: rename a column"
 )
 _BATCH = 8192
-_BOXED = re.compile(r"\\boxed\s*\{((?:(?!\\boxed).)*)\}", re.DOTALL)
 
 
 class Counted(NamedTuple):
@@ -336,9 +336,11 @@ def _jsonl_pairs(path: Path) -> Iterator[tuple[int, Any, Any]]:
                     raise ConfigError(f"{path}: line {number} is not a JSON object")
                 problem, label = find_columns(tuple(row))
                 yield number, row.get(problem), row.get(label)
+    except ConfigError:
+        raise
     except UnicodeDecodeError as error:
         raise ConfigError(f"{path}: not UTF-8 after line {number}") from error
-    except (json.JSONDecodeError, RecursionError) as error:
+    except (ValueError, RecursionError) as error:  # also of an integer of 4,300 digits
         raise ConfigError(f"{path}: line {number} is not JSON") from error
 
 
@@ -353,7 +355,7 @@ def _parquet_pairs(path: Path) -> Iterator[tuple[int, Any, Any]]:
         batches = file.iter_batches(batch_size=_BATCH, columns=[problem, label])
         for number, row in enumerate((row for batch in batches for row in batch.to_pylist()), 1):
             yield number, row[problem], row[label]
-    except (OSError, ArrowException) as error:
+    except (OSError, ArrowException, UnicodeDecodeError) as error:
         raise ConfigError(f"{path} cannot be read as parquet: {str(error).splitlines()[0]}") from error
 
 
@@ -384,6 +386,4 @@ def label_text(value: Any) -> str | None:
         return None
     if isinstance(value, float) and value.is_integer():
         value = int(value)
-    text = str(value).strip()
-    boxed = _BOXED.fullmatch(text)
-    return (boxed[1].strip() if boxed else text) or None
+    return unboxed(str(value)).strip() or None

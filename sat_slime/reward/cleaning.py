@@ -118,7 +118,7 @@ _NAME = re.compile(rf"({_KINDS})?\s*({_WORD})({_POWER})?")
 _ONE = rf"(?:{_KINDS}\s*)?(?:{_WORD})(?![a-zA-Z])(?:{_POWER})?"
 _BARE = re.compile(rf"(?:(?<=[0-9}}])|(?<=\\pi))\s*({_ONE}(?:\s*(?:/|\s+per\s+)\s*{_ONE})?(?:\s+{_ONE})*)$")
 _ONE_LETTER = re.compile(r"(?<=[0-9}])[ghsLm]$|(?<=[0-9}])\s*(?:in|[CF])$|\\pi\s*[a-zA-Z]$")
-_FACTOR = re.compile(r"(?<![a-zA-Z\\(])[a-zA-Z](?![a-zA-Z).:]|\s*10)")
+_FACTOR = re.compile(r"(?<![a-zA-Z\\(])[a-zA-Z](?![a-zA-Z).:]|\s*10)")  # the r of r^2 h, whose h is no hour
 _TEXT = re.compile(
     rf"(?<=[0-9)}}a-z])\s*\\text\{{([^{{}}]*)\}}((?:{_POWER})?)\s*(?:/\s*\\text\{{([^{{}}]*)\}}((?:{_POWER})?))?$"
 )

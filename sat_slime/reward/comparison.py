@@ -13,7 +13,7 @@ import re
 
 from sat_slime.reward import prime_math
 from sat_slime.reward.cleaning import MAX_ANSWER, split_unit, without_unit, words
-from sat_slime.reward.extraction import extract, prime_extract
+from sat_slime.reward.extraction import extract, prime_extract, unboxed
 from sat_slime.reward.structure import (
     MAX_PARTS,
     OR,
@@ -51,23 +51,21 @@ _LETTER = re.compile(r"(?:\\text\{)?\(?[A-J]\)?\}?")
 _LETTERS = re.compile(r"[A-J](?:,?[A-J])+")
 _NO_LIST = re.compile(r"\\(?:cup|cap|setminus|pm|mp|le|ge|ne|lt|gt|in)(?![a-zA-Z])|[<>]")
 """Signs that make more of a list than its parts."""
-_PERIODS = re.compile(r"(?<![a-zA-Z\\_])[kmn](?![a-zA-Z_])")
-_BOXED_LABEL = re.compile(r"\A\s*\\boxed\s*\{((?:(?!\\boxed).)*)\}\s*\Z", re.DOTALL)
-"""Matches a label with the \\boxed that some data sets keep around it."""
+_PERIODS = re.compile(r"(?<![a-zA-Z\\_])[kmn](?![a-zA-Z_])")  # letters of any integer: k\pi is n\pi
 
 
 def judge(response: str, label: str, mode: Mode) -> Verdict:
     """Return the verdict on a response. Raises MemoryError, after which the process should not go on."""
-    label = _BOXED_LABEL.sub(r"\1", label)
+    label = unboxed(label)
     answer = extract(response) if mode == "default" else prime_extract(response)
     if undefined(label):
         return verdict(answer or None, "undefined_label")
-    if answer is None:
+    if not answer:
         return verdict(None, "no_answer")
     reason = compare(answer, label) if mode == "default" else prime_math.compare(answer, label)
     if reason in CORRECT and undefined(answer):
         reason = "undefined"
-    return verdict(answer or None, reason)
+    return verdict(answer, reason)
 
 
 @functools.lru_cache(maxsize=1024)  # the responses to one prompt come close together, and often give the same answer

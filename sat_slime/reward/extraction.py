@@ -49,7 +49,7 @@ _UNORDERED = re.compile(
     r" are(?: then| therefore| thus)?\s*:?[\s$]*$"
 )
 _ITEM = re.compile(r"\n[ \t]*(?:[-*•]|\(?[0-9]{1,2}[.)])[ \t]+")
-_ITEMS = re.compile(rf":[ \t]*(?:\n[ \t]*)?((?:{_ITEM.pattern}[^\n]*){{2,}})")
+_ITEMS = re.compile(rf":[ \t]*(?:\n[ \t]*)?((?:{_ITEM.pattern}(?:[^ \t\n][^\n]*)?){{2,}})")
 _NAME = r"\\?[a-zA-Z]+(?:_\{?\w\}?)?"
 _NAME_ALONE = re.compile(rf"(?:\$|\\\()\s*(?:{_NAME}|\\?[({{]\s*{_NAME}(?:\s*,\s*{_NAME})+\s*\\?[)}}])\s*(?:\$|\\\))")
 """Matches $k$, and the pairs $(a, b)$ of which there are so many."""
@@ -193,7 +193,7 @@ _DOUBTED = re.compile(r"(?i)\b(?:whether|doubt|unsure|suppose|assume|if)\b|^(?:t
 _SENTENCE_END = re.compile(r"(?<!\\)[.!?](?:\s|$)")
 _NO_FACTORIAL = re.compile(r"(?<![0-9a-z)\\])!(?:\s|$)|(?<!\\)[.?](?:\s|$)")
 """The end of a sentence that no marker announces, in which 3! is a number."""
-_PARAGRAPH = re.compile(r"\n\s*\n(?!\s*(?:\$\$|\\\[))")
+_PARAGRAPH = re.compile(r"(?<!\n)\n\s*\n[^\S\n]*(?!\s|\$\$|\\\[)")
 _UNFINISHED = re.compile(r"(?i)((?:\b(?:is|are|be|get|have|obtain|equals?|to)|[:=,])[^\S\n]*)\n\s*\n")
 _BRACE = re.compile(r"[{}]")
 _BRACE_OR_ESCAPE = re.compile(r"(?s)\\.|[{}]")
@@ -242,6 +242,13 @@ def last_box(text: str) -> str | None:
     # `\{` is a brace of the answer, except in what a model left broken: \boxed{185\}.
     closing = _closing_brace(rest, _BRACE_OR_ESCAPE) or _closing_brace(rest, _BRACE)
     return rest[1:closing] if closing and rest[0] == "{" else None
+
+
+def unboxed(label: str) -> str:
+    r"""Return a label without the \boxed that some data sets keep around it: `\boxed{3}\text{ cm}` stays as it is."""
+    before, found, rest = label.strip().rpartition("\\boxed")
+    box = last_box(label) or ""
+    return box if found and not before and rest.lstrip() == f"{{{box}}}" else label
 
 
 def _after_box(text: str) -> str:

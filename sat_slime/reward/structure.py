@@ -84,8 +84,9 @@ _POLYNOMIAL = re.compile(rf"-?(?:{_TERM})(?:[+-](?:{_TERM}))*")
 _LETTER = r"(?:[a-zA-Z]|\\(?!pi|infty)[a-z]+\s*)(?:_\{?\w\}?)?"
 _TUPLE_OF_VARIABLES = re.compile(rf"\s*\(\s*{_LETTER}(?:\s*,\s*{_LETTER})+\s*\)\s*")
 _TUPLES = re.compile(rf"^\s*\(\s*({_LETTER}(?:\s*,\s*{_LETTER})+)\s*\)\s*=\s*\(([^()]*)\)\s*$")
-_POINT = re.compile(r"^\s*([A-Z])\s*(\([^(),]*,[^()]*\))\s*$")
-_ONE_POINT = re.compile(r"^\s*\\\{\s*(\([^(),]*,[^()]*\))\s*\\\}\s*$")
+"""Matches `(x, y) = (1, 2)`, which is `x, y = 1, 2`."""
+_POINT = re.compile(r"^\s*([A-Z])\s*(\([^(),]*,[^()]*\))\s*$")  # A(1, 2) is A = (1, 2)
+_ONE_POINT = re.compile(r"^\s*\\\{\s*(\([^(),]*,[^()]*\))\s*\\\}\s*$")  # \{(1, 2)\} is (1, 2)
 _POINTS = r"[A-Z]'?(?:_?[0-9])?"
 _QUANTITY = re.compile(
     "|".join(

@@ -91,9 +91,7 @@ def test_each_problem_is_there_once_from_the_first_set_that_has_it(gathered):
 
 
 def test_of_two_labels_that_of_most_rows_is_kept_and_counted(gathered):
-    dapo = gathered(
-        "dapo", [("Find x.", "7"), ("Find $x$.", "8"), ("Find x.", "8"), ("Find y.", "1"), ("Find y.", "1")]
-    )
+    dapo = gathered("dapo", [("Find x.", "7"), ("Find $x$.", "8"), ("Find x.", "8"), ("Find y.", "1")])
     assert chosen(each_once([dapo])) == [("dapo", "Find x.", "8"), ("dapo", "Find y.", "1")]
     assert dapo.account["two_labels"] == 1
 
@@ -229,6 +227,7 @@ def test_a_missing_library_is_told_with_its_extra(monkeypatch, tmp_path, given, 
         ("set.jsonl", b'{"prompt": "p<|im_end|>", "label": "1"}\n', "no row can be used: it holds the control token"),
         ("set.jsonl", b'{"prompt": "<|im_end|>"}\n' + 2 * b'{"prompt": "p"}\n', "no row has both"),
         ("set.jsonl", b"[" * 100_000 + b"\n", "line 1 is not JSON"),
+        ("set.jsonl", b'{"prompt": "p", "label": ' + b"7" * 5000 + b"}\n", "line 1 is not JSON"),
         ("set.jsonl", b'{"prompt": "\xff"}\n', "not UTF-8 after line 0"),
         ("set.jsonl", b"version https://git-lfs.github.com/spec/v1\n", "git lfs pull"),
         ("set.jsonl", b"\x1f\x8b\x08\0", "gunzip"),
@@ -243,11 +242,21 @@ def test_a_broken_file_is_told_with_its_place(tmp_path, name, content, message):
         gathered_file(tmp_path / name)
 
 
-@pytest.mark.parametrize("problem", ["text", "prompt"])
-def test_a_parquet_file_of_other_columns_is_told(tmp_path, problem):
+COLUMNS = "its columns are {}, target: .*a label in label, ground_truth"
+
+
+@pytest.mark.parametrize(
+    ("problem", "label", "message"),
+    [
+        *((problem, "target", COLUMNS.format(problem)) for problem in ("text", "prompt")),
+        ("prompt", "label", "cannot be read as parquet: .*invalid start byte"),
+    ],
+)
+def test_a_parquet_file_of_other_columns_or_of_no_text_is_told(tmp_path, problem, label, message):
     pytest.importorskip("pyarrow", reason="needs pip install '.[data]'")
-    path = write(tmp_path / "other.parquet", [{problem: "p", "target": "1"}])
-    with pytest.raises(ConfigError, match=rf"its columns are {problem}, target: .*a label in label, ground_truth"):
+    path = write(tmp_path / "other.parquet", [{problem: "half", label: "1"}])
+    path.write_bytes(path.read_bytes().replace(b"half", b"ha\xfff"))
+    with pytest.raises(ConfigError, match=message):
         gathered_file(path)
 
 
@@ -256,6 +265,7 @@ def test_a_parquet_file_of_other_columns_is_told(tmp_path, problem):
     [
         ("34", "34"), (34, "34"), (34.0, "34"), (0.5, "0.5"), (" 025 ", "025"), (["7"], "7"), (r"\boxed{x}", "x"),
         ({"ground_truth": "3"}, "3"), ({"ground_truth": ["3"]}, "3"), (2 * r"\boxed{x}", 2 * r"\boxed{x}"),
+        (r"\boxed{2}^{3}", r"\boxed{2}^{3}"),
         ({"ground_truth": r'["\\frac12"]'}, r"\frac12"), ("['7']", "7"), ("[7]", "[7]"), ('["1", "2"]', None),
         ("['1' '2']", None), (r'["\text{7}"]', r"\text{7}"), ("['', {[]}, '']", "['', {[]}, '']"), (None, None),
         ("", None), (True, None), (["1", "2"], None), ([], None), ({"style": "rule"}, None),
@@ -268,12 +278,10 @@ def test_labels_of_every_shape(value, text):
 @pytest.mark.parametrize(
     ("value", "text"),
     [
-        ("p", "p"),
-        ([{"role": "user", "content": "p"}], "p"),
+        ("p", "p"), (" ", None), (None, None), ([], None), (5, None), ([{"role": "user", "content": "p"}], "p"),
         ([{"role": "system", "content": "s"}, {"role": "user", "content": "p"}], "p"),
         ([{"role": "user", "content": "p"}, {"role": "user", "content": "q"}], None),
         ([{"role": "user", "content": [{"type": "image"}]}], None),
-        (" ", None), (None, None), ([], None), (5, None),
     ],
 )  # fmt: skip
 def test_prompts_of_every_shape(value, text):

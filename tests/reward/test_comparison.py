@@ -99,6 +99,7 @@ DIFFERENCES = [
     ("\\boxed{5}", r"5 \mbox{ cm}", 1.0, 1.0), ("\\boxed{ABC}", r"\triangle ABC", 1.0, 0.0),
     ("\\boxed{3 5}", "35", 1.0, 0.0), ("\\boxed{3 5}", "8", 0.0, 0.0), (r"\boxed{\log 2}", r"\ln 2", 1.0, 0.0),
     (r"\boxed{3 \pmod 4}", r"3 \pmod{4}", 1.0, 1.0), (r"\boxed{2\pm\sqrt8}", r"2\pm\sqrt9", 0.0, 0.0),
+    (r"\boxed{3}", r"\boxed{3}\text{ cm}", 1.0, 1.0),
 ]  # fmt: skip
 """docs/reward.md: response, label, reward of prime_math, of default. verl's own gives the former, run on the same."""
 
@@ -126,6 +127,7 @@ def test_an_undefined_answer_is_no_answer(mode):
     for answer in UNDEFINED:
         for label in LABELS:
             assert judge(f"Answer: {answer}", label, mode).reward == 0.0, (answer, label)
+    assert judge("", "$$", mode).reason == "no_answer"
     if mode != "prime_math":  # which cuts at the "="
         assert judge("Answer: 1/0 = 5", "5", mode).reward == 0.0
 

@@ -48,12 +48,13 @@ def test_prime_extracts_its_own_way(response, answer):
 
 PIECES = ["\\boxed{", "answer: ", "**:", "}{", "\\fbox", ". ", "= ", "İ", "\\", "is the answer", "\\boxed{1}, ", "$"]
 PIECES += ["x is ", "answer = ", "1 or ", "final answer ", "\n\n", "x \n"]
+LONG = [("", piece, "") for piece in PIECES] + [("answer is\n- ", "\t", "x\ny"), ("so x", "\n", "$$5$$")]
 
 
-@pytest.mark.parametrize("piece", PIECES)
-def test_extraction_takes_linear_time(piece):
-    extract(piece * 100_000)
-    prime_extract(piece * 100_000)
+@pytest.mark.parametrize(("before", "piece", "after"), LONG)
+def test_extraction_takes_linear_time(before, piece, after):
+    extract(before + piece * 100_000 + after)
+    prime_extract(before + piece * 100_000 + after)
 
 
 @pytest.mark.parametrize(
