@@ -20,13 +20,10 @@ def settings(*overrides, lag=8):
 @pytest.mark.parametrize(
     ("lag", "iterations", "first", "lags"),
     [
-        (0, 3, 3, [0, 0, 0]),
-        (1, 4, 4, [0, 1, 1, 1]),
-        (2, 8, 8, [0, 1, 2, 1, 2, 1, 2, 1]),
-        (8, 10, 10, [0, 1, 2, 3, 4, 5, 6, 7, 8, 1]),
-        (8, 10, 8, [0, 1, 2, 3, 4, 5, 6, 7, 0, 1]),
+        (0, 3, 3, [0, 0, 0]), (1, 4, 4, [0, 1, 1, 1]), (2, 8, 8, [0, 1, 2, 1, 2, 1, 2, 1]),
+        (8, 10, 10, [0, 1, 2, 3, 4, 5, 6, 7, 8, 1]), (8, 10, 8, [0, 1, 2, 3, 4, 5, 6, 7, 0, 1]),
     ],
-)
+)  # fmt: skip
 def test_lags_are_those_that_whole_runs_had(lag, iterations, first, lags):
     """The first four are of runs of the whole slime (docs/rehearse.md); a resumed run begins anew at lag 0."""
     thin = settings(lag=lag)

@@ -20,21 +20,11 @@ def test_prompt_and_answer_are_the_documented_ones():
 @pytest.mark.parametrize(
     ("answer", "reward"),
     [
-        ("08,10,14$", 1),
-        ("14$", 1),
-        ("99,99,14$", 1),  # only the last number is asked for
-        ("08,10,14", 0),  # does not end
-        ("08,10,15$", 0),
-        ("14,$", 0),
-        ("014$", 0),  # another number
-        ("08=14$", 0),
-        ("08 14$", 0),
-        ("14 $", 0),
-        ("$", 0),
-        ("", 0),
-        ("14$$", 0),
+        ("08,10,14$", 1), ("14$", 1), ("99,99,14$", 1),  # only the last number is asked for
+        ("08,10,14", 0), ("", 0), ("08,10,15$", 0), ("014$", 0),  # two do not end, two are of other numbers
+        ("14,$", 0), ("08=14$", 0), ("08 14$", 0), ("14 $", 0), ("$", 0), ("14$$", 0),
     ],
-)
+)  # fmt: skip
 def test_reward(answer, reward):
     assert TASK.verdict(PROBLEM.label, TASK.encode(answer)).reward == reward
 
