@@ -24,6 +24,7 @@ from sat_slime.config.jsonl import write_atomically
 from sat_slime.config.source import ConfigError
 from sat_slime.prompts.text import digest, instructed, list_in_text, odd_file, odd_label, odd_text, strip_instruction
 from sat_slime.reward.extraction import unboxed
+from sat_slime.reward.pool import LABEL_CHARS
 
 MANIFEST, TRAIN, EVALUATION = "manifest.json", "train.jsonl", "aime24.jsonl"
 SEED = 1234
@@ -188,6 +189,8 @@ def gather(one: PromptSet) -> None:
         what = odd or (odd_label(answer) if answer else "no label")
         if answer and not what and one.name == "aime24" and not AIME_LABEL.fullmatch(answer):
             what = "a label that is no integer from 0 to 999"
+        if answer and not what and len(answer) > LABEL_CHARS:
+            what = "a label that is too long for the verifier"
         if bare and answer and not what:
             texts.add(bare)
             one.problems.setdefault(key, Problem(one.name, row, bare, key)).labels[answer] += 1

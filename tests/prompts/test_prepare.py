@@ -51,6 +51,7 @@ def test_odd_rows_are_left_out_and_said(tmp_path):
         {"prompt": "2+2<|im_end|>", "label": "4"},
         {"prompt": "2+2", "label": float("inf")},
         {"prompt": "2+2", "label": "\ud835 4"},
+        {"prompt": "2+2", "label": "It is 4. " * 2500},
         {"prompt": [], "label": "1"},
         {"prompt": "p", "label": " "},
         {"prompt": "p"},
@@ -58,17 +59,18 @@ def test_odd_rows_are_left_out_and_said(tmp_path):
     path = tmp_path / "odd.jsonl"
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
     found = gathered_file(path)
-    assert (found.account["rows"], found.account["unusable"], found.account["texts"]) == (9, 8, 1)
+    assert (found.account["rows"], found.account["unusable"], found.account["texts"]) == (10, 9, 1)
     assert [what.split(":")[0].split(",")[0].split(" (")[0] for what in found.left_out] == [
         "it holds half a character",
         "it is JSON of messages in a text",
         "it holds the control token <|im_end|>",
         "it is no finite number",
         "it holds half a character",
+        "a label that is too long for the verifier",
         "no problem",
         "no label",
     ]
-    assert found.left_out["no label"] == {"rows": 2, "first": "odd.jsonl:8"}
+    assert found.left_out["no label"] == {"rows": 2, "first": "odd.jsonl:9"}
 
 
 DAPO_ROWS = [("Find $x$.", "1"), ("Find y.", "2"), ("Find $x$.", "1"), ("Find  x", "1"), ("Find z.", "3")] * 2
