@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from sat_slime.report.dumps import Skipped, StepBatch, files_in, find_dumps, steps
+from sat_slime.report.dumps import Skipped, StepBatch, by_number, files_in, find_dumps, steps
 from sat_slime.report.frames import finite
 from sat_slime.report.page import Page, Section, Table, check_out, count_of, write_page
 from sat_slime.report.run import figures as run_figures
@@ -74,7 +74,7 @@ def read(paths: Sequence[Path], on_file: Callable[[str], object] = lambda name: 
     if trackers:
         on_file("trackers")
         found.data = read_tracked(trackers)
-    dumps, found.skipped = find_dumps(found.training)
+    dumps, found.skipped = find_dumps(sorted(found.training, key=by_number))
     rows = []
     for step in steps(dumps):
         if isinstance(step, Skipped):

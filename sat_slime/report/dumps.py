@@ -446,13 +446,14 @@ def _files(path: Path) -> list[Path]:
 
 def files_in(folder: Path) -> list[Path]:
     """Return the dumps in a folder, which may be that of slime's --dump-details, or may be none; 9.pt before 10.pt."""
-
-    def number(path: Path) -> list[tuple[int, str]]:
-        return [(int(part), "") if part.isdigit() else (-1, part) for part in re.split(r"(\d+)", path.name)]
-
     folder = folder / "train_data" if (folder / "train_data").is_dir() else folder
     files = folder.iterdir() if folder.is_dir() else ()
-    return sorted((file for file in files if file.suffix == ".pt"), key=number)
+    return sorted((file for file in files if file.suffix == ".pt"), key=by_number)
+
+
+def by_number(path: Path) -> list[tuple[int, str]]:
+    """Return what sorts files by the numbers in their names."""
+    return [(int(part), "") if part.isdigit() else (-1, part) for part in re.split(r"(\d+)", path.name)]
 
 
 def steps(dumps: Sequence[Dump], needed: frozenset[Column] = frozenset()) -> Iterator[StepBatch | Skipped]:

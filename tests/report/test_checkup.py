@@ -76,6 +76,9 @@ def test_numbers_of_a_dumped_step_are_those_of_its_tokens(tmp_path):
     columns["advantages"][1][:] = 0
     torch.save(format_2(columns, [([0, 1, 2, 3], [[4]])]), tmp_path / "0.pt")
     (step,) = read([tmp_path / "0.pt"]).steps.to_dict("records")
+    for number in (9, 10):
+        torch.save(format_2(columns, [([0, 1, 2, 3], [[4]])], number), tmp_path / f"{number}.pt")
+    assert [*read([tmp_path / "10.pt", tmp_path / "9.pt"]).steps["dump"]] == ["rollout 9", "rollout 10"], "as of `*.pt`"
     active = torch.cat(columns["loss_masks"]).bool()
     d = (torch.cat(columns["log_probs"]) - torch.cat(columns["rollout_log_probs"])).double()[active]
     r = d.exp()
