@@ -99,7 +99,7 @@ def ours_label(collection: Collection) -> str:
     kinds = {_kind(run) for run in collection.runs}
     least, most = seeds_of(collection)
     seeds = "no whole run" if not most else count_of(most, "seed") if least == most else f"{least} to {most} seeds"
-    return f"ours, {kinds.pop() if len(kinds) == 1 else 'several models'}, {seeds}"
+    return ", ".join(["ours", *(kinds if len(kinds) < 2 else ["several models"]), seeds])
 
 
 def _kind(run: ComparedRun) -> str:
@@ -127,7 +127,7 @@ def summary(collection: Collection, differences: pd.DataFrame) -> Iterator[str]:
 
 def unequal(collection: Collection) -> Iterator[str]:
     """Say that the runs, or their evaluations, have not the same length, which every number of the page compares."""
-    whole = {run.planned_steps for run in collection.runs if run.counts} - {0}
+    whole = {run.planned_steps or run.steps for run in collection.runs if run.counts}
     if len(whole) > 1:
         yield f"Whole runs have {min(whole):,} to {max(whole):,} steps, which may itself make a difference."
     if early := [run.where for run in collection.runs if run.counts and scores(run)["x"].max() < 0.75 * run.steps]:
@@ -166,7 +166,7 @@ def _best_at(collection: Collection, lag: int | None) -> Iterator[str]:
         mean = stats.level_of(collection, best, lag, "late")["mean"]
         yield (
             f"Highest late accuracy at {lag_name(lag)}: {label_of(best)} {percent(mean)}; "
-            f"{noise if len(tested) else 'one common seed: no test'}."
+            f"{noise if len(tested) else 'fewer than two common seeds: no test'}."
         )
 
 
@@ -246,6 +246,9 @@ def main_table(collection: Collection, lag: int | None) -> Table:
     several = seeds_of(collection)[1] > 1
     asked = stats.QUANTITIES if several else ()
     against = {quantity: stats.against_best(collection, lag, quantity)["verdict"].to_dict() for quantity in asked}
+    # a normal interval knows no bounds, but no share is below 0 or above 1, no |d| below 0
+    shares = all(scores(run)["y"].between(0, 1).all() for run in collection.runs)
+    score, size = (0.0, 1.0) if shares else (-math.inf, math.inf), (0.0, math.inf)
     rows, spans = [], {}
     for method in collection.methods if collection.paper else collection.run_methods:
         paper, runs = collection.paper_cell(method, lag), collection.of(method, lag)
@@ -261,8 +264,7 @@ def main_table(collection: Collection, lag: int | None) -> Table:
         }
         for quantity in stats.QUANTITIES:
             level = stats.level_of(collection, method, lag, quantity)
-            # a normal interval knows no bounds, but no score is below 0 or above 1, no |d| below 0
-            low, high = np.clip((level["low"], level["high"]), 0.0, math.inf if quantity == "d_pi" else 1.0)
+            low, high = np.clip((level["low"], level["high"]), *(size if quantity == "d_pi" else score))
             row |= {f"{quantity} mean": level["mean"], f"{quantity} low": low, f"{quantity} high": high}
         rows.append(row)
     numbers = pd.DataFrame(rows)

@@ -200,13 +200,13 @@ def _runs_in(collection: Collection, grid: GridFolder) -> list[ComparedRun]:
 
 def load_compared_run(path: Path) -> ComparedRun:
     """Read a run folder, a folder with metrics.jsonl, or what a tracker left. Raises RunFolderError when it is none."""
-    folder, name = RunFolder(path), path.name
+    folder, name = RunFolder(path), path.absolute().name
     if ours := folder.is_readable():
         run = load_run(path)
     elif is_tracker(path):
         run = Run(folder, {}, {}, read_tracked([path]))
         if not path.is_dir():
-            name = path.parent.name if path.stem in ("metrics", "log") else path.stem
+            name = path.absolute().parent.name if path.stem in ("metrics", "log") else path.stem
     else:
         raise RunFolderError(
             f"{path} is no run, grid or file of metrics: {what_it_is(path)}. A run has config.yaml or metrics.jsonl, a "

@@ -72,7 +72,9 @@ def test_files_of_slimes_metrics_without_any_run_folder(tmp_path):
 def test_files_of_one_name_are_lines_of_their_own(tmp_path):
     for name in "ab":
         (tmp_path / name).mkdir()
-    runs = collect([write_slime_log(tmp_path / name / "run.jsonl", seed) for seed, name in enumerate("ab")])
+    runs = collect([write_slime_log(tmp_path / name / "run.jsonl", i, 60 - 30 * i) for i, name in enumerate("ab")])
+    assert [*unequal(runs)] == ["Whole runs have 30 to 60 steps, which may itself make a difference."]
+    assert "; fewer than two common seeds: no test." in " ".join(summary(runs, contrasts(runs)))
     (chart,) = method_curves(runs, "mismatch/d_pi", runs.lags[0])
     assert [Path(line.rpartition(" ")[2]).parent.name for line in chart.frame["line"].unique()] == ["a", "b"]
 
@@ -85,7 +87,7 @@ def test_runs_that_hardly_began(tmp_path):
 def test_a_grid_that_did_not_begin_lists_its_cells_beside_the_paper(tmp_path):
     (tmp_path / "grid.yaml").write_text("methods: [gspo, sat-gspo]\nlags: [1]\nseeds: [0]\n")
     text = write_comparison([tmp_path], paper=True).read_text()
-    assert "2 planned and not run" in text and text.count("<td>not run") == 2
+    assert "2 planned and not run" in text and text.count("<td>not run") == 2 and ">ours, no whole run;" in text
 
 
 def cells(table, column=0):

@@ -27,14 +27,15 @@ def test_only_whole_runs_count(tmp_path, steps, state, counts):
     assert load_compared_run(write_cell(tmp_path / "run", "grpo", 1, 0, steps, state)).counts == counts
 
 
-def test_broken_files_are_left_out(tmp_path):
+def test_broken_files_are_left_out(tmp_path, monkeypatch):
     folder = write_cell(tmp_path / "run", "grpo", 1, 0, 20)
     (folder / "config.yaml").write_bytes(b"{\xff")
     (folder / "state.json").write_text("[")
     (folder / "eval.jsonl").write_text('{"step": 1, "accuracy": null}\n{"step"')
     with open(folder / "metrics.jsonl", "a") as file:
         file.write('{"step": 21, "mism')
-    run = load_compared_run(folder)
+    monkeypatch.chdir(folder)
+    run = load_compared_run(Path())
     assert run.steps == 20 and run.method == "run" and np.isnan(run.numbers["best"])
 
 

@@ -125,3 +125,6 @@ def test_ends_of_an_interval_are_accuracies(tmp_path):
     assert wide["low"] < 0 and wide["high"] > 1
     row = main_table(collect(paths), 1).frame.iloc[0]
     assert (row["best mean"], row["best low"], row["best high"]) == (0.5, 0.0, 1.0)
+    with_scores(paths[0], [-0.4] * N_SCORES)  # of rewards from -1 to 1
+    row = main_table(collect(paths), 1).frame.iloc[0]
+    assert row["best low"] == mean_interval([-0.4, 0.6])["low"] and row["d_pi low"] >= 0
