@@ -364,12 +364,13 @@ def accuracy_chart(data: RunData) -> list[Chart]:
         return []
     accuracy = data.evals["accuracy"]
     steps = data.evals.get("step", np.arange(len(accuracy)))
-    error = np.sqrt(np.clip(accuracy * (1 - accuracy), 0, None) / data.evals.get("n_samples", np.nan))
+    variance = accuracy * (1 - accuracy)  # below 0: no share of successes
+    error = np.sqrt(np.where(variance < 0, np.nan, variance) / data.evals.get("n_samples", np.nan))
     low, high, are = accuracy - error, accuracy + error, "standard error"
     if has(data.evals, "accuracy/low_samples"):
         low, high, are = data.evals["accuracy/low_samples"], data.evals["accuracy/high_samples"], "95 % interval"
     frame = pd.DataFrame({"x": steps, "y": accuracy, "low": low, "high": high, "line": "accuracy"}).dropna(subset="y")
-    title = "held-out accuracy" + f", bars: {are}" * bool(np.isfinite(low).any())
+    title = " of ".join(["held-out accuracy", *data.datasets[:1]]) + f", bars: {are}" * bool(np.isfinite(low).any())
     before = frame["y"][frame["x"] <= 0].head(1).tolist()
     return [lines("accuracy", frame, title, "optimizer step", "accuracy", points=True, levels=before)]
 

@@ -110,7 +110,7 @@ def run_data(
     data = RunData(columns(metrics), columns(of_first), 1, not_finite(metrics), datasets, settings)
     if settings is not None:
         pipeline, lags = section(settings, "pipeline"), known(data.metrics, "lag/mean")[1]
-        data.period = max(1, pipeline.get("lag", 1) * pipeline.get("optimizer_steps_per_rollout", 1))
+        data.period = max(1, max(1, pipeline.get("lag", 1)) * pipeline.get("optimizer_steps_per_rollout", 1))
         if "lag" not in pipeline and len(lags) and not (lags % 1).any():  # of a stream they are no whole numbers
             data.period = max(1, int(lags.max()))
     return data

@@ -22,14 +22,8 @@ from sat_slime.report.run import (
 from sat_slime.runs.folder import RunFolder
 from sat_slime.runs.reading import load_run
 
-FAILED = json.dumps(
-    {
-        "status": "failed",
-        "error": "engine 0 died <4 times>",
-        "last_started": "2026-01-01T00:00:00+00:00",
-        "ended": "2026-01-01T00:05:00+00:00",
-    }
-)
+TIMES = {"last_started": "2026-01-01T00:00:00+00:00", "ended": "2026-01-01T00:05:00+00:00"}
+FAILED = json.dumps({"status": "failed", "error": "engine 0 died <4 times>", **TIMES})
 
 
 def test_the_answer_comes_first_then_one_chart_then_all_else(tmp_path, pictures):
@@ -130,18 +124,14 @@ def test_the_verdict_tells_noise_lag_and_collapse(tmp_path):
     folder = write_run(tmp_path / "run", 64)
     told = list(verdict(load_run(folder)))
     assert told[1].startswith("In the second half batches were 1 to 8 updates old; d_pi was 0.0")
-    (folder / "eval.jsonl").write_text(
-        '{"step": 0, "accuracy": 0.5, "n_samples": 100}\n{"step": 64, "accuracy": 0.52, "n_samples": 100}\n'
-    )
-    assert next(verdict(load_run(folder))).startswith("Held-out accuracy did not change beyond its noise")
+    (chart,) = accuracy_chart(evaluated(folder, -0.5, -0.4).data)
+    assert chart.spec()["title"] == "held-out accuracy", "rewards from -1 to 1 have no error of a share"
     for first in (0, 32):
         (folder / "eval.jsonl").write_text(f'{{"step": {first}, "accuracy": 0.5}}\n{{"step": 64, "accuracy": 0.7}}\n')
         (chart,) = accuracy_chart(load_run(folder).data)
         assert ('{"datum": 0.5}' in json.dumps(chart.spec())) == (first == 0), "dashed: the accuracy before training"
         assert chart.spec()["title"] == "held-out accuracy", "without the number of answers there are no bars"
-    scores = [0.8] * 3 + [0.1] * 4
-    evals = [{"step": 10 * i, "accuracy": score, "n_samples": 500} for i, score in enumerate(scores)]
-    (folder / "eval.jsonl").write_text(lines(evals))
+    evaluated(folder, *[0.8] * 3 + [0.1] * 4, samples=500)
     rewrite_rows = [step_metrics(step, **{"mismatch/d_pi": 0.01 if step < 40 else 0.5}) for step in range(1, 65)]
     (folder / "metrics.jsonl").write_text(lines(rewrite_rows))
     assert next(verdict(load_run(folder))).startswith("Collapsed: ")
@@ -166,6 +156,7 @@ def evaluated(folder, *accuracies, samples=100):
     [
         ((0.0, 0.0), 100, "did not change beyond its noise: from 0.0 % to 0.0 %"),
         ((1.0, 1.0), 100, "did not change beyond its noise: from 100.0 % to 100.0 %"),
+        ((0.5, 0.52), 100, "did not change beyond its noise"),
         ((0.0, 0.01), 100, "did not change beyond its noise"),
         ((0.3, 0.9, math.nan), 100, "rose from 30.0 % to 90.0 %"),
         ((math.nan, 0.9, 0.3), 100, "fell from 90.0 % to 30.0 %"),
@@ -219,8 +210,7 @@ def test_how_much_of_the_mismatch_is_lag_is_said_by_the_size_of_each_step(tmp_pa
 
 
 def test_a_run_that_went_on_is_told_with_the_time_of_all_its_starts(tmp_path):
-    first = {"status": "interrupted", "started": "2026-01-01T00:00:00+00:00"}
-    first |= {"last_started": "2026-01-01T00:00:00+00:00", "ended": "2026-01-01T00:05:00+00:00"}
+    first = {"status": "interrupted", "started": TIMES["last_started"], **TIMES}
     folder = write_run(tmp_path / "run", 40, state=json.dumps(first))
     RunFolder(folder).started()
     RunFolder(folder).ended("finished")

@@ -13,10 +13,10 @@ from synthetic import write_run
 from sat_slime.config.jsonl import append_line, keep_rows, read_rows, to_json, write_atomically
 from sat_slime.report.comparison import limits, summary
 from sat_slime.report.frames import collect, load_compared_run
-from sat_slime.report.run import findings
+from sat_slime.report.run import accuracy_chart, findings
 from sat_slime.runs.folder import RunFolder
 from sat_slime.runs.log import RunLog
-from sat_slime.runs.reading import load_run, newest_numbers, read_yaml, row_faults
+from sat_slime.runs.reading import load_run, newest_numbers, read_yaml, row_faults, run_data
 
 
 def test_lines_are_valid_json_whatever_the_values():
@@ -64,6 +64,7 @@ def test_a_run_is_read_with_its_lag_cycle_and_its_plan(tmp_path):
     assert (run.name, run.steps, run.planned_steps, run.data.period) == ("run", 40, 200, 4)
     assert run.state["status"] == "finished" and run.data.not_finite == {}
     assert run.data.evals["step"].tolist() == [0, 10, 20, 30, 40]
+    assert run_data([], [], {"pipeline": {"lag": 0, "optimizer_steps_per_rollout": 4}}).period == 4
 
 
 def test_the_newest_accuracy_is_of_the_first_data_set_as_the_reports_and_of_rows_of_any_length(tmp_path):
@@ -72,7 +73,9 @@ def test_the_newest_accuracy_is_of_the_first_data_set_as_the_reports_and_of_rows
     problems = {"accuracy_by_problem": [0.5125] * 5000}
     for step, name, accuracy in ((0, "aime", 0.1), (0, "math", 0.7), (8, "aime", 0.2), (8, "math", 0.8)):
         append_line(run.eval, to_json({"step": step, "dataset": name, "accuracy": accuracy} | problems))
-    assert newest_numbers(run)["accuracy"] == f"{load_run(run.path).data.evals['accuracy'][-1]:.4f}" == "0.2000"
+    data = load_run(run.path).data
+    assert newest_numbers(run)["accuracy"] == f"{data.evals['accuracy'][-1]:.4f}" == "0.2000"
+    assert accuracy_chart(data)[0].spec()["title"] == "held-out accuracy of aime"
 
 
 @pytest.mark.parametrize("content", [b"{torn", b"\xff\xfe\xfa", b"- a list", b""])
