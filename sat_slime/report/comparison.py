@@ -126,7 +126,10 @@ def summary(collection: Collection, differences: pd.DataFrame) -> Iterator[str]:
 
 
 def unequal(collection: Collection) -> Iterator[str]:
-    """Say that the runs, or their evaluations, have not the same length, which every number of the page compares."""
+    """Say that the runs, or their evaluations, have not the same length, or scores are of several data sets, where
+    every number of the page compares them."""
+    if len(sets := sorted({run.data.datasets[0] for run in collection.runs if run.data.datasets})) > 1:
+        yield f"Scores are not of the same data set in all runs and do not compare: {', '.join(sets)}."
     whole = {run.planned_steps or run.steps for run in collection.runs if run.counts}
     if len(whole) > 1:
         yield f"Whole runs have {min(whole):,} to {max(whole):,} steps, which may itself make a difference."

@@ -184,9 +184,11 @@ def test_whole_runs_of_unequal_lengths_are_named_first(tmp_path):
     config.write_text(config.read_text().replace("iterations: 200", "iterations: 20"))
     assert "have 20 to 200 steps" in write_comparison(paths, tmp_path / "out").read_text()
     (paths[1] / "eval.jsonl").write_text('{"step": 0, "accuracy": 0.2}\n{"step": 10, "accuracy": 0.4}\n')
-    assert any(
-        "last quarter of the steps in 1 whole run, such as GSPO lag 1 seed 1" in one for one in unequal(collect(paths))
-    )
+    told = "last quarter of the steps in 1 whole run, such as GSPO lag 1 seed 1"
+    assert any(told in one for one in unequal(collect(paths)))
+    for path, name in zip(paths, ("math", "aime"), strict=True):
+        (path / "eval.jsonl").write_text(f'{{"step": 20, "dataset": "{name}", "accuracy": 0.4}}\n')
+    assert next(unequal(collect(paths))).endswith("in all runs and do not compare: aime, math.")
 
 
 def test_what_was_not_measured_is_not_called_noise(tmp_path):

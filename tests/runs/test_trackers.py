@@ -38,7 +38,8 @@ def test_recorded_trackers_of_slime(path):
 def test_several_files_of_one_run_are_put_together(tmp_path):
     train, rollout = tmp_path / "train.jsonl", tmp_path / "rollout.jsonl"
     train.write_text(json.dumps({"train/step": 0, "train/kl_loss": 0.5}) + "\n")
-    rollout.write_text('{"rollout/step": 0, "rollout/raw_reward": 1.0, "_step": 7}\n{"eval/step": 0, "eval/m": 0.1}\n')
+    told = {"rollout/step": 0, "rollout/raw_reward": 1.0, "rollout/rewards": 1e-9}  # the latter normalized
+    rollout.write_text(json.dumps(told) + '\n{"eval/step": 0, "eval/m": 0.1, "_step": 7}\n')
     for run in (read_tracked([train, rollout]), read_tracked([rollout, train])):
         assert (run.metrics["loss/kl"], run.metrics["reward/mean"]) == ([0.5], [1.0])
         assert run.evals["step"] == [0], "an evaluation before training, whichever file is the first"
@@ -103,11 +104,6 @@ def test_phases_and_trouble():
     assert read_line("torch.OutOfMemoryError: CUDA out of memory.").kind == "trouble"
     assert read_line("no errors so far").kind == "other"
     assert math.isnan(read_line("x.py:1 - step 0: {'train/a': nan}").metrics["train/a"])
-
-
-def test_normalized_rewards_are_no_training_reward(tmp_path):
-    (tmp_path / "chart.jsonl").write_text('{"rollout/step": 0, "rollout/rewards": 1e-9}\n')
-    assert "reward/mean" not in read_tracked([tmp_path / "chart.jsonl"]).metrics
 
 
 def test_several_optimizer_steps_per_rollout():
