@@ -191,8 +191,7 @@ def _told_apart(differences: pd.DataFrame) -> Iterator[str]:
 def limits(collection: Collection) -> Iterator[str]:
     """Say what a reader must not take from the page, a sentence or two each."""
     configs, most = [run.config for run in collection.runs if run.config], seeds_of(collection)[1]
-    unknown = len(collection.runs) - len(configs)
-    if unknown:
+    if unknown := len(collection.runs) - len(configs):
         yield f"The settings of {count_of(unknown, 'run')} are not known here: model, task and budget."
     if any(config.get("runtime") == "lab" for config in configs):
         yield "What happens at this size need not happen at that of a large model."
@@ -246,8 +245,7 @@ SIGNS = {"within noise": " ≈", "lead": " ≈", "one seed": " ?", "": " ?", "be
 
 def main_table(collection: Collection, lag: int | None) -> Table:
     """Tell best and late accuracy and d_pi of every method at one lag, where asked for beside the paper's Table 1."""
-    several = seeds_of(collection)[1] > 1
-    asked = stats.QUANTITIES if several else ()
+    asked = stats.QUANTITIES if seeds_of(collection)[1] > 1 else ()
     against = {quantity: stats.against_best(collection, lag, quantity)["verdict"].to_dict() for quantity in asked}
     # a normal interval knows no bounds, but no share is below 0 or above 1, no |d| below 0
     shares = all(scores(run)["y"].between(0, 1).all() for run in collection.runs)

@@ -281,8 +281,5 @@ def share_figure(tokens: Tokens) -> Section:
     ]
     looks = {label: (colour, charts.DASHES[0]) for label, colour in PARTS.values()}
     chart = charts.bars("shares", pd.DataFrame(rows), "d = log π − log μ", "share of |d|, %", of=looks)
-    note = (
-        "Each part's share of |d|, in the direction of d: over all tokens, and over those beyond the 90 % and 99 % "
-        "quantile."
-    )
+    note = "Each part's share of |d|, in the direction of d: over all tokens, and beyond the 90 % and 99 % quantile."
     return Section("shares", "Who carries the mismatch", note, [chart])

@@ -55,11 +55,8 @@ class ComparedRun(Run):
     @property
     def counts(self) -> bool:
         """The run is whole: its numbers may stand beside those of others."""
-        if not self.steps or self.faults:
-            return False
-        if self.planned_steps:
-            return self.status == "finished" or self.steps >= self.planned_steps
-        return self.status in ("unknown", "finished")
+        whole = self.steps >= self.planned_steps if self.planned_steps else self.status == "unknown"
+        return self.steps > 0 and not self.faults and (whole or self.status == "finished")
 
     @cached_property
     def collapse(self) -> Collapse:
