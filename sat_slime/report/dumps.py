@@ -451,9 +451,9 @@ def files_in(folder: Path) -> list[Path]:
     return sorted((file for file in files if file.suffix == ".pt"), key=by_number)
 
 
-def by_number(path: Path) -> list[tuple[int, str]]:
+def by_number(file: str | Path) -> list[tuple[int, str]]:
     """Return what sorts files by the numbers in their names."""
-    return [(int(part), "") if part.isdigit() else (-1, part) for part in re.split(r"(\d+)", path.name)]
+    return [(int(part), "") if part.isdecimal() else (-1, part) for part in re.split(r"(\d+)", Path(file).name)]
 
 
 def steps(dumps: Sequence[Dump], needed: frozenset[Column] = frozenset()) -> Iterator[StepBatch | Skipped]:
