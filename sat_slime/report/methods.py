@@ -47,9 +47,16 @@ def label_of(name: str) -> str:
 
 
 def pairs_without(stabilizer: str, names: list[str]) -> list[tuple[str, str]]:
-    """Return (name, name of that method without the stabilizer) of the methods that have it, with its settings."""
-    known = [(method, _behind(name)) for name in names if (method := method_called(name))]
-    return [(one.name + on, one.without(stabilizer).name + on) for one, on in known if one.has(stabilizer)]
+    """Return (name, name of that method without the stabilizer) of the methods that have it, with the settings that
+    both may have."""
+    pairs = []
+    for name in names:
+        if (one := method_called(name)) and one.has(stabilizer):
+            own = [setting for part in one.stabilizers if part.name == stabilizer for setting in vars(part)]
+            settings = _behind(name).removeprefix(WITH).split(", ")
+            shared = ", ".join(setting for setting in settings if setting.partition(" ")[0] not in own)
+            pairs.append((one.name + _behind(name), one.without(stabilizer).name + WITH * bool(shared) + shared))
+    return pairs
 
 
 PAPER_LABEL = "paper, 30B, one seed"

@@ -133,6 +133,8 @@ def test_a_radius_is_behind_the_names_of_a_method_and_of_its_base(tmp_path):
         f"{of} with eps_high {at}" for of, at in (("grpo", 0.2), ("sat-grpo", 0.2), ("sat-grpo", 0.8))
     ]
     assert pairs_without("sat", names)[0] == ("sat-grpo with eps_high 0.2", "grpo with eps_high 0.2")
+    for of_sat, both in ((" with alpha 0.8", ""), (" with eps_high 0.2, alpha 0.8", " with eps_high 0.2")):
+        assert pairs_without("sat", [f"sat-grpo{of_sat}"]) == [(f"sat-grpo{of_sat}", f"grpo{both}")], "SAT's own"
 
 
 def test_curves_are_averaged_over_whole_cycles_and_their_seeds(tmp_path):
