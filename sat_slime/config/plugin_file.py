@@ -48,6 +48,9 @@ MADE_BEFORE = {
     "eval_prompt_data": "eval_datasets",
     "eval_config": "eval_datasets",
     "dump_details": "save_debug_train_data",
+    "load_debug_rollout_data": "debug_train_only",
+    "n_samples_per_prompt": "grpo_std_normalization",
+    "colocate": "offload_train",
 }
 """slime's arguments of which it has made others when it reads the file, each with one of those."""
 ONLY_OUR_DRIVER = (

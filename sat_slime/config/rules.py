@@ -181,9 +181,11 @@ def _streaming(config: LabConfig) -> Lines:
 
 NOT_STREAMED = (
     *("dynamic-sampling-filter-path", "rollout-sample-filter-path"),
-    *("rollout-all-samples-process-path", "multimodal-keys"),
+    *("rollout-all-samples-process-path", "multimodal-keys", "buffer-filter-path", "partial-rollout"),
+    *("mask-offpolicy-in-partial-rollout", "debug-rollout-only"),
 )
-"""Flags of slime's own rollout function that have no effect in mode streaming, or cannot be saved with its queue."""
+"""Flags of slime that have no effect in mode streaming, cannot be saved with its queue, or leave nothing to train on: a
+mask of all that an interruption left complete, or no push and so no version."""
 ITERATIONS_PLACE = "{rollout_id}"
 """The text that slime replaces by the iteration in the name of a file."""
 
@@ -470,8 +472,8 @@ WITHOUT_R3 = "leave it out, or set method.r3 to false"
 BY_BATCH = "leave it out, or set pipeline.mode to batch"
 GO_BACK = "leave it out, and go back with --resume-from"
 COUNTED = "pushes by disk are numbered one by one, and lags count optimizer steps"
-NOTHING = "that mode draws its own prompts and finishes every response, so that this does nothing"
-DRAWN = "over-sampling-batch-size partial-rollout mask-offpolicy-in-partial-rollout buffer-filter-path"
+NOTHING = "that mode draws its own prompts, so that this does nothing"
+UNSTREAMED = "it has no effect, is not saved with the queue, or leaves nothing to train on"
 ONE_COPY = "a response may be of several weights, and one copy of those that generated is kept to score it with"
 KEEP = "leave it out, and say with pipeline.keep_checkpoints how many stay"
 ERRORS = (
@@ -481,8 +483,8 @@ ERRORS = (
     Rule("sglang-enable-hierarchical-cache", "a prefix back from host memory has lost its routes", WITHOUT_R3, R3),
     Rule("update-weight-transport", COUNTED, value=lambda value: value == "disk"),
     Rule("flush-cache-interval", "cached prefixes outlive a push of weights", BY_BATCH, STREAMING, partial(_above, 1)),
-    Rule(" ".join(NOT_STREAMED), "it has no effect, or is not saved with the queue", BY_BATCH, STREAMING),
-    Rule(DRAWN, NOTHING, when=STREAMING),
+    Rule(" ".join(NOT_STREAMED), UNSTREAMED, BY_BATCH, STREAMING),
+    Rule("over-sampling-batch-size", NOTHING, when=STREAMING),
     Rule("partial-rollout", ONE_COPY, "leave it out, or set method.denominator to rollout", SPLIT),
     Rule("eval-config", "slime evaluates only on that file's sets", "leave one of them out", OWN_SETS),
     Rule("eval-interval", "slime refuses it", "set it to 0, or name sets", NO_SETS, partial(_above, 0)),

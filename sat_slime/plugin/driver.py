@@ -195,10 +195,10 @@ def train(host: Host, order: SlimePipelineConfig, begun: float) -> None:
 
     of_push = _push(host, canary, clock, "start")
     host.pushed_first()
-    if evaluates and start == 0 and not args.skip_eval_before_train:
+    if evaluates and start == 0 and not (args.skip_eval_before_train and end):  # a run of 0 rollouts only evaluates
         with clock.part("first_eval"):
             ray.get(manager.eval.remote(start))
-    if evaluates and start and _lacks_evaluation(host, start):
+    if evaluates and start and (end == 0 or _lacks_evaluation(host, start)):
         with clock.part("eval"):
             ray.get(manager.eval.remote(start - 1))
 

@@ -61,7 +61,8 @@ def settle_flags(args: Namespace) -> None:
 
 def steps_per_rollout(args: Namespace) -> int:
     """Return the optimizer steps that slime makes of one rollout batch."""
-    return max(1, args.rollout_batch_size * args.n_samples_per_prompt // args.global_batch_size)
+    responses = args.rollout_batch_size * args.n_samples_per_prompt
+    return max(1, responses // (args.global_batch_size or responses))  # --debug-rollout-only leaves that unset
 
 
 def reads_engine(method: Method) -> bool:
@@ -95,6 +96,8 @@ def _method(args: Namespace, config: PluginConfig) -> Method:
     for flag, remedy in NOT_UNDER_CUSTOM_LOSS.items():
         if getattr(args, flag, None):
             errors.append(f"--{flag.replace('_', '-')} is set: {remedy}")
+    if not getattr(args, "compute_advantages_and_returns", True):
+        errors.append("--disable-compute-advantages-and-returns is set, and the loss reads advantages: leave it out")
     method, more = _with_replays(args, method)
     errors += more
     hook, steps = "custom_rollout_log_function_path", steps_per_rollout(args)

@@ -54,6 +54,7 @@ def test_a_method_that_cannot_run_there_gets_no_file(name, says):
         ({"rollout_sample_hook_path": ["sat_slime.plugin.on"]}, r"set it to \['sat_slime.plugin.rollout_hooks.on_"),
         ({"rollout_sample_hook_path": "my.hook"}, r"rollout_sample_hook_path is my.hook: set it to \['my.hook'\]"),
         ({"eps_clip": 0.3}, "eps_clip is set and eps_clip_high is not"),
+        ({"n_samples_per_prompt": 8}, "n_samples_per_prompt is set and grpo_std_normalization is not"),
         ({"use_opsm": True}, "use_opsm is set: .*`opsm: true`"),
         ({"eval_config": "sets.yaml"}, "eval_datasets is not.*: give eval_config in the script"),
         ({"use_tis": True}, "use_tis is set: slime leaves it out of a custom loss: use `tis: true` in the method"),

@@ -109,11 +109,12 @@ def test_a_dead_engine_is_left_out_and_the_others_keep_their_numbers(monkeypatch
         ),
         ({"lag": 4}, {"eval_interval": 3, "start": 2}, "PUSH, generate 2, TRAIN 2, PUSH, eval 2"),
         ({"lag": 4}, {"eval_interval": 2, "start": 3}, "PUSH, eval 2"),  # of a job that died in its last evaluation
+        ({}, {"eval_interval": 2, "start": 5, "rollouts": 0}, "PUSH, eval 4"),  # slime then only evaluates
     ],
-    ids=["batch", "synchronous", "streaming", "saves", "evaluates", "resumed", "resumed at its end"],
+    ids=["batch", "synchronous", "streaming", "saves", "evaluates", "resumed", "resumed at its end", "only evaluates"],
 )
 def test_the_order_of_calls(monkeypatch, order, args, expected):
-    made = calls(monkeypatch, SlimePipelineConfig(**order), 3, **args)
+    made = calls(monkeypatch, SlimePipelineConfig(**order), **{"rollouts": 3, **args})
     assert ", ".join(made).replace("update_weights", "PUSH").replace("async_train", "TRAIN") == expected
 
 

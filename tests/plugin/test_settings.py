@@ -20,18 +20,14 @@ def test_a_method_by_name_or_by_its_switches(value) -> None:
     assert plugin_method(make_args(value)) == named_method("sat-gspo")
 
 
-@pytest.mark.parametrize(
-    ("flags", "replays"),
-    [
-        ({"use_rollout_routing_replay": True}, "-r3"),
-        ({"rollout_top_p": 0.9}, "-topp"),
-        ({"use_rollout_routing_replay": True, "rollout_top_p": 0.9}, "-r3-topp"),
-    ],
-)
-def test_what_slime_replays_by_its_flags_is_part_of_the_method(flags, replays) -> None:
+@pytest.mark.parametrize("top_p", [1.0, 0.9])
+@pytest.mark.parametrize("r3", [False, True])
+def test_what_slime_replays_by_its_flags_is_part_of_the_method(r3, top_p) -> None:
     """No formula reads it, and slime replays it whatever the method says."""
-    for name in ("sat-gspo", f"sat-gspo{replays}"):
-        assert plugin_method(make_args(name, **flags)) == named_method(f"sat-gspo{replays}")
+    whole = "sat-gspo" + "-r3" * r3 + "-topp" * (top_p < 1)
+    for name in ("sat-gspo", whole):
+        args = make_args(name, use_rollout_routing_replay=r3, rollout_top_p=top_p)
+        assert plugin_method(args) == named_method(whole)
 
 
 def test_the_radii_are_slimes_flags_where_the_section_has_none() -> None:
@@ -62,6 +58,7 @@ def test_arguments_that_were_read_are_pickled_without_a_class_of_this_package() 
         ("grpo-decoupled-a3po", {"custom_rollout_log_function_path": None}, "the lag of every token.*log_rollout"),
         ("sat-grpo-tis", {"partial_rollout": True}, "denominator is checkpoint.*several weights.*: leave out"),
         ("grpo-topp", {}, "--rollout-top-p is 1: there is no mask"),
+        ("grpo", {"compute_advantages_and_returns": False}, "--disable-compute-advantages-and-returns is set.*: leave"),
     ],
 )
 def test_faults_are_named(value, changes, says) -> None:
@@ -85,6 +82,7 @@ def of_a_script(section, **flags):
         ("sat-gspo", {}, False),  # the quantile of the step needs log pi of every token first
         ("sat-grpo", {}, True),
         ("gspo", {"global_batch_size": 2}, True),
+        ("gspo", {"global_batch_size": None}, True),  # as --debug-rollout-only leaves it
         ("grpo-tis", {}, True),  # the training forward is its own denominator
         ("grpo-tis", {"global_batch_size": 4}, False),
         ("grpo", {"use_opd": True}, None),  # slime reads what it has, which the script says

@@ -215,6 +215,7 @@ def test_another_data_source_is_refused(slime, tmp_path):
         ({"sat_slime_driven": False}, "our order of a run"),
         ({"num_rollout": None}, "--num-rollout is not set"),
         ({"dynamic_sampling_filter_path": "a.b"}, "--dynamic-sampling-filter-path cannot be in mode streaming"),
+        ({"partial_rollout": True, "debug_rollout_only": True}, "(?s)--partial-rollout cannot.*--debug-rollout-only"),
     ],
 )
 def test_what_cannot_be_is_refused_at_the_start(slime, tmp_path, changes, named):
