@@ -11,6 +11,7 @@ Of slime's functions these are replaced at run time, by `wrap_once`; `upstream/`
     get_routing_replay_compute_topk            R3: routers against the replay   (slime checks what it replays)
     prepare_routed_experts_for_routing_replay  R3: a byte an expert             (issue 2384)
     RoutingReplay.pop_forward, pop_backward    the same, in v0.3.1 alone        (done in 624b824a8)
+    generate                                   an interrupted response's limit (done in 624b824a8)
     is_port_available                          two runs on one machine          (slime claims the ports that it gives)
 """
 

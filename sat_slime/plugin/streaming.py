@@ -6,6 +6,7 @@ asks for a rollout when all rollouts before it are trained, and their checkpoint
 
 from __future__ import annotations
 
+import inspect
 import logging
 from argparse import Namespace
 from pathlib import Path
@@ -21,7 +22,7 @@ from sat_slime.config.rules import NOT_STREAMED
 from sat_slime.config.slime_schema import PluginConfig
 from sat_slime.config.source import ConfigError
 from sat_slime.plugin import versions
-from sat_slime.plugin.compat import slime_function
+from sat_slime.plugin.compat import slime_function, wrap_once
 from sat_slime.plugin.generation import Generation, Samples, read_queue, write_queue
 from sat_slime.plugin.settings import plugin_config, steps_per_rollout
 from sat_slime.rollout.stream import StalenessBound, Stream
@@ -55,6 +56,8 @@ class StreamingDataSource(RolloutDataSourceWithBuffer):
         """Raises ConfigError with a line for everything that cannot be in mode streaming."""
         if errors := streaming_errors(args, plugin_config(args)):
             raise ConfigError(*errors)
+        if "response_length" not in inspect.getsource(sglang_rollout.generate):  # v0.3.1
+            wrap_once(sglang_rollout, "generate", _within_limit)
         super().__init__(args)
         driver = plugin_config(args).driver
         bound = StalenessBound(driver.max_staleness, steps_per_rollout(args), args.rollout_batch_size)
@@ -100,6 +103,13 @@ class StreamingDataSource(RolloutDataSourceWithBuffer):
         logger.info(
             "sat_slime: %d prompts wait, %d start again (%s)", len(state.waiting), len(state.unfinished), folder
         )
+
+
+def _within_limit(generate: Any, /, args: Namespace, sample: Sample, sampling_params: dict[str, Any]) -> Any:
+    """Has slime's `generate` go on with an interrupted response for as many tokens as --rollout-max-response-len leaves
+    it, where it would ask for all of them anew."""
+    left = sampling_params["max_new_tokens"] - sample.response_length
+    return generate(args, sample, {**sampling_params, "max_new_tokens": left})
 
 
 def streaming_errors(args: Namespace, config: PluginConfig) -> list[str]:

@@ -155,7 +155,7 @@ def go(slime, source, server, first, last):
 def check(sample, args, rollout):
     """Checks that a sample is whole, of the versions that it says, and within the bound."""
     parts = versions.parts_of(sample)
-    assert sum(tokens for tokens, _ in parts) == len(sample.rollout_log_probs) == sample.response_length
+    assert sum(tokens for tokens, _ in parts) == len(sample.rollout_log_probs) == sample.response_length <= RESPONSE
     assert sample.rollout_log_probs == [-0.25 - version for tokens, version in parts for _ in range(tokens)]
     assert rollout - min(version for _, version in parts) <= args.sat_slime["driver"]["max_staleness"]
     assert sample.label == f"label {sample.prompt}" and sample.tokens[0] == int(sample.prompt)
