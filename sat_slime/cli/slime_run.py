@@ -252,12 +252,14 @@ def launch_job(plan: SlimePlan, where: Where, overwrite: bool, console: Console)
         return with_report(follow_and_restart(job, where, console), plan.folder)
 
 
-def _send(plan: SlimePlan, where: Where, console: Console, overwrite: bool = False, is_restart: bool = False) -> Job:
-    """Find or start the cluster, check it, claim the folder and send the job. Raises ConfigError, RunFolderError or
-    JobError, and leaves nothing then."""
+def _send(
+    plan: SlimePlan, where: Where, console: Console, overwrite: bool = False, again: RunFolder | None = None
+) -> Job:
+    """Find or start the cluster, check it, claim the folder and send the job. again: that of a restart, held until it
+    is claimed anew. Raises ConfigError, RunFolderError or JobError, and leaves nothing then."""
     config, sent = plan.config, slime_command(plan.config, plan.folder)
     _check_folder(plan, overwrite, console)
-    if not is_restart:
+    if again is None:
         say(console, "\n".join(time_lines(plan)))
     server, ray = _cluster(plan, where, console)
     with contextlib.ExitStack() as undo:
@@ -272,9 +274,11 @@ def _send(plan: SlimePlan, where: Where, console: Console, overwrite: bool = Fal
                     say(console, f"{finding.what:12}  {finding.detail}")
             refuse_failures(findings)
         _last_job(plan)  # while the cluster was checked, another launch may have sent one
+        if again is not None:
+            again.lock.release()
         folder = claim(plan, overwrite)
         undo.callback(folder.lock.release)
-        if not is_restart:
+        if again is None:
             folder.stop_mark.unlink(missing_ok=True)
         with writable(folder.path):
             record = submit(server, sent, folder.path, config, ray)
@@ -551,10 +555,9 @@ def _send_again(job: Job, error: str, deaths: Sequence[int], where: Where, conso
         time.sleep(0.1)
     if folder.stop_mark.exists():
         raise KeyboardInterrupt
-    folder.lock.release()  # it is locked again as the job is sent
     resume_from = None if start == (saved_iterations(config, folder.path) or None) else start
     plan = plan_slime_run(config, folder.config, folder.path, True, resume_from=resume_from)
-    again = _send(plan, where, console, is_restart=True)
+    again = _send(plan, where, console, again=folder)
     if again.folder.stop_mark.exists() and again.server:
         again.server.stop(again.record.job)
     return again
@@ -608,17 +611,22 @@ def job_status(path: Path, console: Console | None = None) -> list[str]:
 
 
 def noted_state(job: Job) -> dict[str, Any]:
-    """Return state.json, with the end of a job that nobody followed, or `lost` where its cluster does not answer."""
-    noted = job.folder.state()
-    if noted.get("status") not in ("running", "killed") or job.goes_on or JobRecord.read(job.folder.path) != job.record:
+    """Return state.json, with the end of a job that nobody followed, or `lost` where its cluster does not answer. What
+    cannot be written is told all the same."""
+    noted, is_newest = job.folder.state(), JobRecord.read(job.folder.path) == job.record
+    if is_newest and job.state and noted.get("job") != job.record.job:  # its launch was killed while it was sent
+        with contextlib.suppress(OSError):
+            job.folder.started(job.record.job)
+        noted = job.folder.state() | {"status": "running", "job": job.record.job}
+    if noted.get("status") not in ("running", "killed") or job.goes_on or not is_newest:
         return noted  # also of a run whose next job was sent meanwhile
-    if job.server is not None:
-        note_end(job, seen=False)
-    elif job.record.ray is not None and (died := how_it_died(job.record.ray, timeout_s=0)):
-        note_end(replace(job, state=JobState("FAILED", None, died)), seen=False)
-    else:
-        return noted | {"status": "lost"}
-    return job.folder.state()
+    if job.server is None:
+        died = how_it_died(job.record.ray, timeout_s=0) if job.record.ray is not None else None
+        if died is None:
+            return noted | {"status": "lost"}
+        job = replace(job, state=JobState("FAILED", None, died))
+    status, error = note_end(job, seen=False)
+    return job.folder.state() | {"status": status, "error": error and error.splitlines()[0]}
 
 
 def newest_state(folder: RunFolder) -> dict[str, Any]:

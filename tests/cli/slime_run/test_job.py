@@ -66,10 +66,12 @@ def test_stop_ends_no_job_by_a_copy_and_hides_no_failure(begun, tmp_path, monkey
     assert stopped.exit_code == 2 and "end that: sat-slime stop run\n" in stopped.stderr, stopped.output
     assert not server.stop.called and not begun.stop_mark.exists()
     server.state.return_value = JobState("FAILED", None, "the head node was full")
-    begun.started("job-1")
+    JobRecord("job-2", "http://127.0.0.1:1").write(begun.path)  # its launch was killed as it sent the job
+    with mock.patch.object(RunFolder, "ended", side_effect=OSError(30, "Read-only file system")):
+        assert "error       job job-2 failed: the head" in sat_slime_command("status", begun.path).stdout
     stopped = sat_slime_command("stop", begun.path)
-    assert stopped.stdout == "run: its job job-1 has ended already (failed)\n"
-    assert begun.state()["error"] == "job job-1 failed: the head node was full"
+    assert stopped.stdout == "run: its job job-2 has ended already (failed)\n"
+    assert begun.state()["error"] == "job job-2 failed: the head node was full"
 
 
 def test_folders_that_hold_no_job(tmp_path):

@@ -14,6 +14,7 @@ from sat_slime.config import ConfigError, load_config
 from sat_slime.config.jsonl import read_rows
 from sat_slime.launch.job_files import JobRecord
 from sat_slime.launch.ray_jobs import JobState
+from sat_slime.runs.folder import RunFolder
 
 
 @pytest.mark.parametrize(
@@ -66,8 +67,11 @@ def test_what_dies_again_and_again_at_one_iteration_is_given_up(begun, followed)
 
 
 def test_a_run_that_cannot_be_resumed_says_why(begun, followed, monkeypatch):
-    monkeypatch.setattr(slime_run, "_send", mock.Mock(side_effect=ConfigError("slime.prompt-data is gone")))
-    assert followed().error == f"{DEAD.error}; its restart failed: slime.prompt-data is gone"
+    def refuses(*_, **__):  # its Ray is started, and its cluster checked, meanwhile
+        raise ConfigError(f"slime.prompt-data of a {RunFolder(begun.path).state()['status']} run is gone")
+
+    monkeypatch.setattr(slime_run, "_send", refuses)
+    assert followed().error == f"{DEAD.error}; its restart failed: slime.prompt-data of a restarting run is gone"
     assert state(begun.path)["status"] == "failed"
 
 
