@@ -66,8 +66,10 @@ def queue_folder(checkpoints: Path, rollout_id: int) -> Path:
 
 
 def newest_whole(checkpoints: Path) -> int:
-    """Return the iteration of the newest checkpoint without a fault; 0 where there is none."""
-    return first_whole(checkpoints, reversed(numbered(checkpoints)))
+    """Return the iteration of the newest checkpoint without a fault; 0 where there is none. One after that from which a
+    job goes on does not count: the job has trained these iterations anew, and may have written half over it."""
+    newest = newest_iteration(checkpoints)
+    return first_whole(checkpoints, (n for n in reversed(numbered(checkpoints)) if n <= (newest or n)))
 
 
 def first_whole(checkpoints: Path, iterations: Iterable[int]) -> int:

@@ -111,6 +111,7 @@ def test_the_newest_are_kept(checkpoints):
 def test_neither_one_that_is_still_written_nor_a_damaged_one_counts(checkpoints):
     """With --async-save the tracker names the one before, which a job would go on from."""
     save(checkpoints, 6, tracked=False)
+    assert newest_whole(checkpoints) == 4, "a job from there has rows of its own, and writes over 6 in place"
     assert delete_old(checkpoints, 1, range(99)) == [2] and there(checkpoints) == [4, 6]
     (checkpoints / TRACKER).write_text("5")
     (checkpoints / "iter_0000005" / ".metadata").unlink()
