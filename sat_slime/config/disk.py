@@ -125,7 +125,7 @@ def remove_at_once(folder: Path) -> None:
         gone = folder.with_name(f"{folder.name}.gone.part")
         shutil.rmtree(gone, ignore_errors=True)
         os.replace(folder, gone)
-        shutil.rmtree(gone)
+        shutil.rmtree(gone, ignore_errors=True)  # NFS keeps what somebody has open, such as mapped weights
 
 
 def _flush(path: Path) -> None:
