@@ -166,9 +166,9 @@ def _claim(plan: LabPlan, overwrite: bool) -> tuple[RunFolder, Checkpoint | None
             with writable(folder.path):
                 done = saved.state.iteration if saved else 0
                 aside = set_aside(checkpoint.numbered(folder.checkpoints), after=done)
-                write_atomically(folder.config, text)
     with writable(folder.path):
-        folder.started()
+        folder.started()  # first: a finished run would be finished with new settings that were written before
+        write_atomically(folder.config, text)
     return folder, saved, aside
 
 

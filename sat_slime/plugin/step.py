@@ -311,18 +311,19 @@ class StepFile:
 
     def __init__(self, path: Path):
         self._path = path
-        self._begun = False
+        self._begun, self._first = False, math.inf
 
     def append(self, rows: Sequence[Mapping[str, Any]]) -> None:
         """Adds rows at the end. A full disk does not end the run and is only logged: the trackers have the rows too."""
         try:
             if not self._begun and rows:
+                self._first = first = min(self._first, rows[0]["step"])  # of rows that could not be written, too
                 self._path.parent.mkdir(parents=True, exist_ok=True)
-                if (old := read_rows(self._path)) and number(old[0], "step", 0) >= rows[0]["step"]:
+                if (old := read_rows(self._path)) and number(old[0], "step", 0) >= first:
                     beside = (self._path.with_name(f"{self._path.name}.{i}") for i in itertools.count(1))
                     aside = self._path.rename(next(path for path in beside if not path.exists()))
                     logger.warning("sat_slime: the rows of an earlier start in %s are now in %s", self._path, aside)
-                keep_rows(self._path, lambda row: number(row, "step", 0) < rows[0]["step"])
+                keep_rows(self._path, lambda row: number(row, "step", 0) < first)
                 self._begun = True
             for row in rows:
                 append_line(self._path, to_json(row))

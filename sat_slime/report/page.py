@@ -197,7 +197,8 @@ def check_out(folder: Path) -> None:
     check_page(folder / "report.html")
     if not folder.exists() or (folder / "report.html").exists():
         return
-    if not folder.is_dir() or {file.name for file in folder.iterdir()} - {"figures", "tables"}:
+    names = {file.name for file in folder.iterdir() if not file.name.endswith(".tmp")} if folder.is_dir() else {""}
+    if names - {"figures", "tables"}:
         raise RunFolderError(f"{folder} exists and is no report: choose another --out")
 
 

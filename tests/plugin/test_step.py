@@ -222,8 +222,13 @@ def test_rows_of_an_earlier_start_are_replaced_from_the_resumed_step_on_or_stay_
 
 def test_a_file_that_cannot_be_written_does_not_end_the_run(tmp_path, caplog):
     (tmp_path / "run").write_text("in the way")
-    StepFile(tmp_path / "run" / "rows.jsonl").append([{"step": 1}])
+    file = StepFile(tmp_path / "run" / "rows.jsonl")
+    file.append([{"step": 2}])
     assert "1 lines are lost" in caplog.text
+    (tmp_path / "run").unlink()
+    StepFile(tmp_path / "run" / "rows.jsonl").append([{"step": step} for step in (1, 2, 3)])  # of an earlier start
+    file.append([{"step": 3}])
+    assert [row["step"] for row in read_rows(tmp_path / "run" / "rows.jsonl")] == [1, 3]
 
 
 def test_steps_of_a_rollout_get_its_times_and_our_names(tmp_path):

@@ -72,8 +72,8 @@ def test_of_many_rows_some_are_shown_evenly_and_the_first_and_last():
 
 def test_a_report_goes_where_one_was_begun_and_over_nothing_else(tmp_path):
     check_out(tmp_path / "none")
-    (tmp_path / "figures").mkdir()
-    (tmp_path / "tables").mkdir()
+    for name in ("figures", "tables", ".report.html.7.tmp"):
+        (tmp_path / name).mkdir()
     check_out(tmp_path)
     (tmp_path / "notes.txt").touch()
     for path in (tmp_path, tmp_path / "notes.txt"):

@@ -13,6 +13,7 @@ import yaml
 from command_line import TINY, sat_slime_command, state
 
 from sat_slime.cli import lab_run
+from sat_slime.runs.folder import RunFolder
 
 
 @pytest.mark.parametrize("target", [TINY, "runs/tiny", "runs/tiny/", "runs/tiny/config.yaml", "moved"])
@@ -41,13 +42,16 @@ def test_resume_refuses_changed_settings(runtime):
     assert len(runtime.calls) == 1
 
 
-def test_resume_may_grow_and_change_what_does_not_matter(runtime, tmp_path):
+def test_resume_may_grow_and_change_what_does_not_matter(runtime, tmp_path, monkeypatch):
     sat_slime_command("launch", TINY)
     finished = sat_slime_command("launch", "runs/tiny", "--resume")
     assert finished.exit_code == 2 and "is finished after 6 iterations" in finished.stderr
     shrunk = sat_slime_command("launch", "runs/tiny", "--resume", "--set", "pipeline.iterations=5")
     assert shrunk.exit_code == 2
     more = ["--set", "pipeline.iterations=9", "--set", "checkpoint.keep=1", "--set", "rollout.request_timeout_s=9"]
+    with monkeypatch.context() as full:
+        full.setattr(RunFolder, "started", mock.Mock(side_effect=OSError(28, "No space left on device")))
+        assert sat_slime_command("launch", "runs/tiny", "--resume", *more).exit_code == 2
     assert sat_slime_command("launch", "runs/tiny", "--resume", *more).exit_code == 0
     assert yaml.safe_load((tmp_path / "runs/tiny/config.yaml").read_text())["pipeline"]["iterations"] == 9
     assert "is finished after 9" in sat_slime_command("launch", "runs/tiny", "--resume-from", 9).stderr
