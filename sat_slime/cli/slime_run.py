@@ -539,7 +539,10 @@ def _send_again(job: Job, error: str, deaths: Sequence[int], where: Where, conso
     """Tell of a restart in terminal, log.txt, restarts.jsonl and state, wait for it, and send the job again. Where
     `sat-slime stop` asks for the end meanwhile, it raises KeyboardInterrupt, as Ctrl-C does."""
     folder, config, reason = job.folder, job.config, error.partition("\n")[0]
-    start = saved.newest_whole(checkpoint_folder(config, folder.path))  # 0 where there is none
+    checkpoints = checkpoint_folder(config, folder.path)
+    start = saved.newest_whole(checkpoints)  # 0 where there is none
+    if 0 < config.checkpoint.every_n_iterations < deaths[-1] and not saved.numbered(checkpoints):
+        going_back.refuse_lost(folder.path, config, checkpoints)
     pause = min(FIRST_PAUSE_S * 2.0 ** (deaths.count(deaths[-1]) - 1), LONGEST_PAUSE_S)
     whence = f"from iteration {start}" if start else "from the start"
     count = f"restart {len(deaths)} of {config.cluster.restarts}"
@@ -621,8 +624,8 @@ def noted_state(job: Job) -> dict[str, Any]:
     if noted.get("status") not in ("running", "killed") or job.goes_on or not is_newest:
         return noted  # also of a run whose next job was sent meanwhile
     if job.server is None:
-        died = how_it_died(job.record.ray, timeout_s=0) if job.record.ray is not None else None
-        if died is None:
+        ray = job.record.ray if job.folder.lock.was_here() else None  # another machine's cannot be seen from this one
+        if ray is None or not (died := how_it_died(ray, timeout_s=0)):
             return noted | {"status": "lost"}
         job = replace(job, state=JobState("FAILED", None, died))
     status, error = note_end(job, seen=False)

@@ -115,6 +115,10 @@ class FolderLock:
         """Return the process that holds the lock; None where none does."""
         return self._noted() if self.is_held() else None
 
+    def was_here(self) -> bool:
+        """Return whether the process that had the lock last was one of this machine, as far as it tells."""
+        return self._noted().host in ("", socket.gethostname())
+
     def _noted(self) -> Holder:
         try:
             return Holder(**read_object(self.path))

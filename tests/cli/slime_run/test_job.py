@@ -5,6 +5,7 @@ import shutil
 import signal
 import subprocess
 import sys
+from dataclasses import replace
 from io import StringIO
 from pathlib import Path
 from unittest import mock
@@ -49,7 +50,10 @@ def test_how_a_job_was_followed_to_its_end_is_the_runs_status(begun, monkeypatch
     assert ray is None or ("its Ray was killed" in ending.error and begun.state()["status"] == "failed")
 
 
-def test_a_run_whose_cluster_is_gone_is_lost_until_it_is_resumed(begun):
+@pytest.mark.parametrize("ray", [None, LocalRay("http://127.0.0.1:1", 1, "/tmp/sat_slime-01234567")])
+def test_a_run_whose_cluster_is_gone_is_lost_until_it_is_resumed(begun, ray):
+    replace(JobRecord.read(begun.path), ray=ray).write(begun.path)
+    begun.lock.path.write_text('{"host": "another", "machine": "another"}')  # where that Ray may well go on
     begun.started("job-1")
     shown = sat_slime_command("status", begun.path).stdout
     assert "state       lost (job job-1 at http://127.0.0.1:1, which does not answer)" in shown

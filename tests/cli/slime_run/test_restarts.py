@@ -1,5 +1,6 @@
 """Whether and how a job that died is sent again; on a real Ray in test_job_start.py."""
 
+import shutil
 import time
 from io import StringIO
 from unittest import mock
@@ -73,6 +74,9 @@ def test_a_run_that_cannot_be_resumed_says_why(begun, followed, monkeypatch):
     monkeypatch.setattr(slime_run, "_send", refuses)
     assert followed().error == f"{DEAD.error}; its restart failed: slime.prompt-data of a restarting run is gone"
     assert state(begun.path)["status"] == "failed"
+    shutil.rmtree(begun.checkpoints)
+    begun.metrics.write_text('{"step": 20}\n')
+    assert "is its disk mounted?" in followed().error and read_rows(begun.metrics)
 
 
 def test_a_full_disk_hides_no_end_and_leaves_no_ray(begun, followed, monkeypatch):
