@@ -156,19 +156,20 @@ def _claim(plan: LabPlan, overwrite: bool) -> tuple[RunFolder, Checkpoint | None
     """Lock the run's folder and write its settings. Returns the folder, the checkpoint to go on from, and the newer
     checkpoints: they are set aside, so that a resume after a start that fails goes on from the same one. A damaged
     checkpoint changes nothing in the folder. Raises RunFolderError or ConfigError."""
-    text, saved, aside = dump_config(plan.config), None, []
+    text = dump_config(plan.config)
     if not plan.resume:
         folder = RunFolder.create(plan.folder, text, overwrite)
-    else:
-        folder = RunFolder.open(plan.folder)
-        with folder.claimed():
-            saved = find_checkpoint(plan.folder, plan.config, plan.resume_from)
-            with writable(folder.path):
-                done = saved.state.iteration if saved else 0
-                aside = set_aside(checkpoint.numbered(folder.checkpoints), after=done)
-    with writable(folder.path):
-        folder.started()  # first: a finished run would be finished with new settings that were written before
-        write_atomically(folder.config, text)
+        with writable(folder.path):
+            folder.started()
+        return folder, None, []
+    folder = RunFolder.open(plan.folder)
+    with folder.claimed():
+        saved = find_checkpoint(plan.folder, plan.config, plan.resume_from)
+        with writable(folder.path):
+            done = saved.state.iteration if saved else 0
+            aside = set_aside(checkpoint.numbered(folder.checkpoints), after=done)
+            folder.started()  # first: a finished run would be finished with new settings that were written before
+            write_atomically(folder.config, text)
     return folder, saved, aside
 
 

@@ -102,20 +102,15 @@ def test_the_newest_whole_one_is_found_below_damaged_ones(tmp_path):
         checkpoint.verified(tmp_path / "iteration-000009")
 
 
-def test_a_garbage_state_with_a_right_checksum_is_still_an_error(tmp_path):
+def test_a_garbage_state_with_a_right_checksum_is_still_an_error_and_one_of_another_version_is_not_damaged(tmp_path):
+    write(tmp_path, 3)
     folder = tmp_path / "iteration-000003"
-    folder.mkdir()
+    state = json.loads((folder / "state.json").read_text()) | {"schema": "sat_slime.checkpoint/1"}
     for text in ("[]", "{}", '{"iteration": 1}', '{"schema": "sat_slime.checkpoint/7", "iteration": 1}', "x"):
         (folder / "state.json").write_text(text)
         write_checksums(folder)
         with pytest.raises(DamagedCheckpoint, match=r"state.json cannot be read"):
             checkpoint.verified(folder)
-
-
-def test_a_whole_one_of_another_version_is_not_called_damaged(tmp_path):
-    write(tmp_path, 3)
-    folder = tmp_path / "iteration-000003"
-    state = json.loads((folder / "state.json").read_text()) | {"schema": "sat_slime.checkpoint/1"}
     (folder / "state.json").write_text(json.dumps(state))
     write_checksums(folder)
     with pytest.raises(ConfigError, match=r"000003 is whole, and of another version of sat_slime \(.*/1\): resume it"):

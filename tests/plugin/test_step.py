@@ -214,13 +214,10 @@ def test_a_threshold_does_not_outlive_its_step() -> None:
         state.threshold_for(plugin_method(args))
 
 
-def test_rows_of_an_earlier_start_are_replaced_from_the_resumed_step_on_or_stay_beside_it(tmp_path):
+def test_rows_of_an_earlier_start_are_replaced_or_stay_beside_and_what_cannot_be_written_ends_no_run(tmp_path, caplog):
     for first in (1, 2, 1, 1):
         StepFile(tmp_path / "rows").append([{"step": step, "start": first} for step in (first, 3)])
     assert [len(read_rows(tmp_path / name)) for name in ("rows", "rows.1", "rows.2")] == [2, 3, 2]
-
-
-def test_a_file_that_cannot_be_written_does_not_end_the_run(tmp_path, caplog):
     (tmp_path / "run").write_text("in the way")
     file = StepFile(tmp_path / "run" / "rows.jsonl")
     file.append([{"step": 2}])

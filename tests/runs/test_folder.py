@@ -84,7 +84,7 @@ def test_a_killed_process_leaves_no_lock_and_is_called_killed(holder, tmp_path):
     assert folder.lock.take() is None
 
 
-def test_state_keeps_the_first_start(tmp_path):
+def test_state_keeps_the_first_start_and_says_that_what_nobody_restarts_has_failed(tmp_path):
     folder = RunFolder.create(tmp_path / "run", "")
     folder.started()
     first = folder.state()
@@ -94,10 +94,6 @@ def test_state_keeps_the_first_start(tmp_path):
     assert (state["status"], state["error"], state["started"]) == ("failed", "engine 0 died", first["started"])
     folder.started()
     assert folder.state()["status"] == "running" and "error" not in folder.state()
-
-
-def test_a_run_that_nobody_restarts_has_failed(tmp_path):
-    folder = RunFolder.create(tmp_path / "run", "")
     folder.ended("restarting", "a rank died")
     assert folder.state()["status"] == "restarting"
     folder.lock.release()

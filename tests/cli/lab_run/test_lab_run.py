@@ -33,17 +33,11 @@ def test_resume_by_file_or_folder(runtime, tmp_path, target):
     assert (tmp_path / "runs" / "tiny").exists() == (target != "moved")
 
 
-def test_resume_refuses_changed_settings(runtime):
-    runtime.end = KeyboardInterrupt()
+def test_resume_may_grow_and_change_what_does_not_matter_alone(runtime, tmp_path, monkeypatch):
     sat_slime_command("launch", TINY)
-    result = sat_slime_command("launch", "runs/tiny", "--resume", "--no-sat", "--set", "train.lr=1e-3")
-    assert result.exit_code == 2
-    assert "method.sat ({'alpha': 0.9" in result.stderr and "train.lr (0.0005 -> 0.001)" in result.stderr
-    assert len(runtime.calls) == 1
-
-
-def test_resume_may_grow_and_change_what_does_not_matter(runtime, tmp_path, monkeypatch):
-    sat_slime_command("launch", TINY)
+    changed = sat_slime_command("launch", "runs/tiny", "--resume", "--no-sat", "--set", "train.lr=1e-3")
+    assert changed.exit_code == 2 and len(runtime.calls) == 1
+    assert "method.sat ({'alpha': 0.9" in changed.stderr and "train.lr (0.0005 -> 0.001)" in changed.stderr
     finished = sat_slime_command("launch", "runs/tiny", "--resume")
     assert finished.exit_code == 2 and "is finished after 6 iterations" in finished.stderr
     shrunk = sat_slime_command("launch", "runs/tiny", "--resume", "--set", "pipeline.iterations=5")
@@ -92,9 +86,7 @@ def test_a_report_that_cannot_be_drawn_hides_no_ending(runtime, without_vl_conve
 
 
 def test_an_interrupt_before_the_runtime_runs(runtime, monkeypatch, tmp_path):
-    def interrupted(*_, **__):
-        raise KeyboardInterrupt
-
+    interrupted = mock.Mock(side_effect=KeyboardInterrupt)
     monkeypatch.setattr(lab_run, "RunLog", interrupted)
     result = sat_slime_command("launch", TINY, "--set", "output_dir=my runs")
     assert result.exit_code == 130
@@ -107,11 +99,8 @@ def test_an_interrupt_before_the_runtime_runs(runtime, monkeypatch, tmp_path):
 
 @pytest.mark.parametrize("error, status", [(None, "interrupted"), (RuntimeError("the real error"), "failed")])
 def test_an_interrupt_while_the_report_is_written(runtime, monkeypatch, tmp_path, error, status):
-    def interrupted(*_):
-        raise KeyboardInterrupt
-
     runtime.end = error
-    monkeypatch.setattr("sat_slime.report.run.write_report", interrupted)
+    monkeypatch.setattr("sat_slime.report.run.write_report", mock.Mock(side_effect=KeyboardInterrupt))
     result = sat_slime_command("launch", TINY)
     assert result.exit_code == 130 and "writing the report ..." in result.stdout
     assert "no report: interrupted; write it with: sat-slime report runs/tiny\n" in result.stdout
