@@ -177,21 +177,22 @@ def _reduced(lengths: list[int], lags: list[Tensor] | None, masks: list[Tensor] 
         masks: (T,) of each sample: the tokens that are trained, which alone count for the lags; None, or where no rank
             has any: all.
     """
-    lags = lags or [torch.zeros(0)]
-    all_known = sum(len(lag) for lag in lags) == sum(lengths)
-    trained, group, replicas = lags, None, 1
+    # of each token, and of the last of its response: weights only become newer
+    pairs = [torch.stack([lag, lag[-1:].expand_as(lag)]) for lag in lags or [torch.zeros(0)]]
+    counts = [pair.shape[1] for pair in pairs]
+    trained, group, replicas = pairs, None, 1
     if dist.is_initialized():
         from megatron.core import mpu
         from slime.utils.distributed_utils import get_gloo_group
 
         group = get_gloo_group()
         replicas = dist.get_world_size(group) // mpu.get_data_parallel_world_size(with_context_parallel=False)
-    if masks and [len(mask) for mask in masks] == [len(lag) for lag in lags]:
-        trained = [lag[torch.as_tensor(mask).bool().cpu()] for lag, mask in zip(lags, masks, strict=True)]
-    lags = trained if any(gather(any(map(len, trained)), group)) else lags
-    known = torch.cat(lags).double()
-    last = torch.cat([lag[-1:].expand(len(lag)) for lag in lags]).double()  # weights only become newer
+    if masks and [len(mask) for mask in masks] == counts:
+        trained = [pair[:, torch.as_tensor(mask).bool().cpu()] for pair, mask in zip(pairs, masks, strict=True)]
+    any_trained = any(gather(any(pair.numel() for pair in trained), group))
+    known, last = torch.cat(trained if any_trained else pairs, 1).double()
     ends = [float(end) for end in known.aminmax()] if len(known) else [math.inf, -math.inf]
+    all_known = sum(counts) == sum(lengths)
     own = (len(lengths), sum(lengths), len(known), float(known.sum()), float(last.sum()), *ends, all_known)
     n, tokens, n_known, lag, queue, low, high, told = zip(*gather(own, group), strict=True)
     metrics = {"response/length_mean": sum(tokens) / max(sum(n), 1), "tokens/response_total": sum(tokens) / replicas}

@@ -116,16 +116,16 @@ def test_numbers_of_a_batch():
 
 
 def test_the_lag_of_each_token_of_an_interrupted_response():
-    state, told = TrainerState(steps=10), {"round_number": [Origin(((3, 4), (1, 7))), Origin(((2, 8),))]}
-    told["response_lengths"] = [4, 2]
-    state.begin({**told})
-    assert [lags.tolist() for lags in state.token_lags] == [[6, 6, 6, 3], [2, 2]]
-    facts = state.batch_metrics
-    assert (facts["lag/min"], facts["lag/max"], facts["lag/mean"]) == (2, 6, pytest.approx(25 / 6))
-    # Eq. fully-async-lag: three tokens waited for the fourth through 3 steps.
-    assert (facts["lag/generation_mean"], facts["lag/queue_mean"]) == (pytest.approx(9 / 6), pytest.approx(16 / 6))
-    state.begin({**told, "loss_masks": [torch.tensor([0, 0, 0, 1]), torch.tensor([0, 1])]})
-    assert (state.batch_metrics["lag/max"], state.batch_metrics["lag/mean"]) == (3, 2.5), "of what is trained"
+    state, told = TrainerState(steps=10), {"round_number": [Origin(((1, 2), (2, 4), (1, 7))), Origin(((2, 8),))]}
+    names = [f"lag/{name}" for name in ("min", "max", "mean", "generation_mean", "queue_mean")]
+    for masks, facts in (
+        # Eq. fully-async-lag: a token waited for the fourth through 5 steps, two through 3.
+        ([[1, 1, 1, 1], [1, 1]], [2, 8, 27 / 6, 11 / 6, 16 / 6]),
+        ([[0, 1, 0, 0], [0, 1]], [2, 6, 4, 1.5, 2.5]),  # of what is trained, which waited for the others all the same
+    ):
+        state.begin({**told, "response_lengths": [4, 2], "loss_masks": [torch.tensor(mask) for mask in masks]})
+        assert [lags.tolist() for lags in state.token_lags] == [[8, 6, 6, 3], [2, 2]]
+        assert [state.batch_metrics[name] for name in names] == pytest.approx(facts)
 
 
 @pytest.mark.needs_slime
