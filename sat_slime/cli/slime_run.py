@@ -366,20 +366,16 @@ def _show(job: Job, console: Console, is_again: bool = False) -> JobState | None
     its log what it is at and what troubles it. Returns its state then, None where its cluster does not know it. Raises
     JobError where that does not answer any more. is_again: its newest step is told first."""
     assert job.server is not None
-    folder, steps = job.folder, job.config.pipeline.optimizer_steps_per_rollout
+    folder = job.folder
     newest = last_row(folder.metrics)
     heading, made = title(job.config.name, job.config), int(number(newest, "step", 0))
     view = RunView(heading, optimizer_steps(job.config), console, made)
-
-    def step(row: Mapping[str, Any]) -> None:
-        view.step({**row, "iteration": int(number(row, "step", 0) - 1) // steps + 1})
-
-    files = ((folder.eval, view.eval), (folder.metrics, step))
+    files = ((folder.eval, view.eval), (folder.metrics, view.step))
     told = [(Tail(file, file.stat().st_size if file.exists() else 0), tell) for file, tell in files]
     log, breaks, goes_on = Tail.of_job(folder.log, job.record.job), 0, True
     with view:
         if is_again and newest:
-            step(newest)
+            view.step(newest)
         while goes_on:
             try:
                 state = job.server.state(job.record.job)

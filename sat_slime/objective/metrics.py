@@ -53,7 +53,7 @@ class Metric(NamedTuple):
 # fmt: off
 _BATCH = (
     Metric("step", "count", "Optimizer updates made, from 1.", "step"),
-    Metric("iteration", "count", "Rollout batches trained.", "step", runtime="lab"),
+    Metric("iteration", "count", "Rollout batches trained.", "step"),
     Metric("rollout_id", "count", "Number of the batch, from 0.", "step", runtime="lab"),
     Metric("run/restarts", "count", "[Restarts](launch.md#restarts) of the run's job so far.", "step", runtime="slime"),
     Metric("reward/mean", "reward", "Mean reward of the batch, earned by the weights that generated it.", "step", slime=("rollout/raw_reward",)),

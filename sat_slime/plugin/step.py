@@ -350,4 +350,4 @@ class MetricsFile(StepFile):
         elif "perf/train_time" in metrics:
             times = {name: metrics[key] for key, name in _TIMES.items() if key in metrics}
             rows, self._rows = self._rows, []
-            self.append([row | times | self._run for row in rows])
+            self.append([row | times | self._run | {"iteration": rows[-1]["step"] // len(rows)} for row in rows])

@@ -81,7 +81,9 @@ def once_per_iteration(metrics: Columns, key: str, steps: int) -> np.ndarray:
     """Return one value for each iteration, where rows do not tell it of so many optimizer steps, of a column that all
     of them share."""
     step = metrics.get("step", np.arange(1.0, len(metrics[key]) + 1))
-    _, first = np.unique(metrics.get("iteration", (step - 1) // steps), return_index=True)
+    counted = (step - 1) // steps + 1
+    told = metrics.get("iteration", counted)  # older rows of slime lack it
+    _, first = np.unique(np.where(np.isfinite(told), told, counted), return_index=True)
     return metrics[key][first]
 
 

@@ -245,7 +245,7 @@ def test_steps_of_a_rollout_get_its_times_and_our_names(tmp_path):
     rows = read_rows(tmp_path / "metrics.jsonl")
     assert [row["step"] for row in rows] == [9, 10]
     losses = {"loss/total": 0.5, "loss/policy": 0.25, "loss/kl": 2.0, "loss/entropy": 1.0}
-    timed = {"time/train": 40.0, "time/wait": 10.0, "time/step": 50.0, "run/restarts": 0}
+    timed = {"time/train": 40.0, "time/wait": 10.0, "time/step": 50.0, "run/restarts": 0, "iteration": 5}
     assert rows[0] == {"step": 9, "grad_norm": 3.0, "sat/q": 0.1, "lag/mean": 8.0} | losses | timed
     log(times, "rollout/step")
     assert len(read_rows(tmp_path / "metrics.jsonl")) == 2
