@@ -219,9 +219,10 @@ def _is_dataset(key: str) -> bool:
 
 
 def _ours(row: Mapping[str, Any], prefix: str) -> Row:
-    """Return the metrics with a prefix, by our names. Exports have nulls, and W&B's NaN and infinities as text."""
+    """Return the metrics with a prefix, by our names: of two of one name the plugin's exact one, whatever their order.
+    Exports have nulls, and W&B's NaN and infinities as text."""
     return {
         NAMES.get(key, key.removeprefix(prefix)): float(value) if value in ("NaN", "Infinity", "-Infinity") else value
-        for key, value in row.items()
+        for key, value in sorted(row.items(), key=lambda item: item[0] not in NAMES)
         if key.startswith(prefix) and key not in STEP_KEYS and value is not None
     }
