@@ -280,8 +280,8 @@ class Pipeline:
     def _record(self, batch: RolloutBatch, steps: list[dict[str, float]]) -> None:
         for metrics in steps:
             row = step_row(batch, metrics, self.iteration, self.seconds) | self.metrics
-            self.log.step(row | self.canary_metrics)
-            self.canary_metrics = {}
+            self.log.step(row | (self.canary_metrics if metrics is steps[-1] else {}))  # the push was after the last
+        self.canary_metrics = {}
         if is_due(self.iteration, self.config.logging.samples_every_n_iterations):
             self.log.samples(self.iteration, sample_rows(batch))
 

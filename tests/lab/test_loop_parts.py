@@ -37,7 +37,7 @@ class World:
         self.told: list[str] = []
         self.rows: list[dict] = []
         self.warned: list[str] = []
-        self.trained = self.held = 0
+        self.trained, self.held, self.steps = 0, 0, 1
         self.config = LabConfig(
             pipeline={"lag": 2, "iterations": 6} | pipeline,
             rollout={"prompts_per_iteration": 2, "samples_per_prompt": 2},
@@ -76,7 +76,7 @@ class World:
     def train(self, responses, dump, every_step):
         self.trained += 1
         self.told.append(f"train {self.trained}")
-        return [{"step": self.trained}]
+        return [{"step": self.trained} for _ in range(self.steps)]
 
     def update_weights(self, folder, version):
         assert folder.is_dir()
@@ -111,17 +111,17 @@ def test_a_push_waits_for_responses_and_an_evaluation_is_of_the_weights_that_are
     assert world.told == expected
 
 
-@pytest.mark.parametrize("canary", ["warn", "stop"])
-def test_a_push_that_an_engine_did_not_take_is_told_or_ends_the_run(tmp_path, canary):
-    """The second push is not taken, and at the third the engine cannot be asked: each is a fault in the next row."""
+@pytest.mark.parametrize(("canary", "steps"), [("warn", 1), ("warn", 2), ("stop", 1)])
+def test_a_push_that_an_engine_did_not_take_is_told_or_ends_the_run(tmp_path, canary, steps):
+    """The second push is not taken, at the third the engine cannot be asked: each is a fault of the step before it."""
     world = World(tmp_path, iterations=3, lag=1, canary=canary)
-    log_probs, says = np.linspace(-4, -1, 128), iter("01?3")
+    world.steps, log_probs, says = steps, np.linspace(-4, -1, 128), iter("01?3")
     world.score_canary = lambda sequences: log_probs
 
     def score(sequences):
         if (version := next(says)) == "?":
             raise PartFailure("its answer cannot be read")
-        return EngineScores(log_probs + 1e-4, "0" if version == "1" else version)
+        return EngineScores(log_probs + 1e-4, "0" if version == "1" else str(int(version) * steps))
 
     world.score = score
     world.pipeline._begin()
@@ -131,10 +131,10 @@ def test_a_push_that_an_engine_did_not_take_is_told_or_ends_the_run(tmp_path, ca
         assert world.pipeline.canary.levels == [pytest.approx(1e-4)]
     else:
         world.pipeline._loop()
-        assert world.warned[0].startswith("canary: the engine says that it holds version 0, not 1")
+        assert world.warned[0].startswith(f"canary: the engine says that it holds version 0, not {steps}")
         assert world.warned[1:] == ["canary: its answer cannot be read"]
-        steps = [row for row in world.rows if "iteration" in row and "accuracy" not in row]
-        assert [row["canary/faults"] for row in steps] == [1, 1, 0]
+        rows = [row for row in world.rows if "iteration" in row and "accuracy" not in row]
+        assert [row.get("canary/faults") for row in rows] == [x for n in (1, 1, 0) for x in [*[None] * (steps - 1), n]]
 
 
 # --------------------------------------------------------------------------------------------------------- interruption
