@@ -62,7 +62,7 @@ def interval_over_samples(rewards: np.ndarray) -> tuple[float, float] | None:
     """Return the 95 % interval for the mean of (P, N) rewards over these very problems: only the responses are a draw.
 
     Wilson's score interval at the sample size n' = p (1 - p) / V, where V adds up the variances of the problems, of c
-    right responses (c + 1/2) (N - c + 1/2) / (N (N + 1)): unbiased at even odds and above it elsewhere, so that no
+    right responses (c + 1/2) (N - c + 1/2) / (N (N + 1)): too large on average, the least at even odds, so that no
     problem is taken for certain after N responses. n' is at least P x N, which is right where all are equally hard.
     Rewards other than 0 and 1 have the plain normal interval; None with one sample a problem.
     """

@@ -73,7 +73,7 @@ def verdict(run: Run) -> Iterator[str]:
                 f"gate was open for {percent(finite_mean(metrics.get('sat/gate_rate', ())))} of the tokens."
             )
         else:
-            alone = f", beside the {percent(clipped - newly.mean())} that its base clips" if clipped == clipped else ""
+            alone = f", beside the {percent(clipped - newly.mean())} that its base drops" if clipped == clipped else ""
             yield f"SAT removed the gradient of {percent(newly.mean())} of the tokens{alone}."
     elif clipped == clipped:
         yield f"The clip removed the gradient of {percent(clipped)} of the tokens."
