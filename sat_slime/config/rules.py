@@ -507,6 +507,7 @@ WARNINGS = (
     Rule("custom-convert-samples-to-train-data-path", CARRIED, "see that it keeps that"),
     Rule("custom-generate-function-path", KEPT, "see that it does", R3),
     Rule("custom-generate-function-path", KEPT, "see that it does", STREAMING),
+    Rule("save-debug-train-data dump-details", "replay would take log pi_l there for log pi", when=SPLIT),
     # at 0 all of them; Megatron takes a negative one for none
     Rule("moe-expert-capacity-factor", DROPS, value=lambda value: value == 0 or _above(0, value)),
     Rule("sglang-kv-cache-dtype", FP8, value=lambda value: str(value).startswith("fp")),

@@ -128,6 +128,7 @@ save-hf=/hf | slime.save-hf is /hf | set it to /hf/{rollout_id}
 save-hf=. | slime.save-hf is . | set it to {rollout_id}
 # slime/observability/rollout_data_utils.py:save_debug_rollout_data
 save-debug-rollout-data=/d/x.pt | slime.save-debug-rollout-data is /d/x.pt | set it to /d/x/{rollout_id}.pt
+save-debug-train-data=/d/{rollout_id}.pt method.denominator=checkpoint | with denominator checkpoint: replay would take
 method=sat-gspo | method.sat.scope is microbatch | holds 1 response(s) | below about 10
 method=sat-gspo rollout-max-response-len=8192 context-parallel-size=2 actor-num-nodes=1 | holds 6 response(s)
 method=sat-gspo use-dynamic-batch-size=false max-tokens-per-gpu=999999 | slime.micro-batch-size 1 holds 1 response(s)
