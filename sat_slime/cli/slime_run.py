@@ -366,8 +366,7 @@ def _show(job: Job, console: Console, is_again: bool = False) -> JobState | None
     its log what it is at and what troubles it. Returns its state then, None where its cluster does not know it. Raises
     JobError where that does not answer any more. is_again: its newest step is told first."""
     assert job.server is not None
-    folder = job.folder
-    newest = last_row(folder.metrics)
+    folder, newest = job.folder, last_row(job.folder.metrics)
     heading, made = title(job.config.name, job.config), int(number(newest, "step", 0))
     view = RunView(heading, optimizer_steps(job.config), console, made)
     files = ((folder.eval, view.eval), (folder.metrics, view.step))

@@ -37,13 +37,11 @@ def test_recorded_trackers_of_slime(path):
 
 def test_several_files_of_one_run_are_put_together(tmp_path):
     train, rollout = tmp_path / "train.jsonl", tmp_path / "rollout.jsonl"
-    ours = {"train/clip/fraction": 0.2, "train/pg_clipfrac": 0.3}  # W&B's history is by the alphabet
-    train.write_text(json.dumps({"train/step": 0, "train/kl_loss": 0.5, **ours}) + "\n")
+    train.write_text('{"train/step": 0, "train/loss": 0.5, "train/clip/fraction": 0.2, "train/pg_clipfrac": 0.3}')
     told = {"rollout/step": 0, "rollout/raw_reward": 1.0, "rollout/rewards": 1e-9}  # the latter normalized
     rollout.write_text(json.dumps(told) + '\n{"eval/step": 0, "eval/m": 0.1, "_step": 7}\n')
     for run in (read_tracked([train, rollout]), read_tracked([rollout, train])):
-        read = [run.metrics[name] for name in ("loss/kl", "reward/mean", "clip/fraction")]
-        assert read == [[0.5], [1.0], [0.2]]
+        assert [run.metrics[name] for name in ("loss/total", "reward/mean", "clip/fraction")] == [[0.5], [1.0], [0.2]]
         assert run.evals["step"] == [0], "an evaluation before training, whichever file is the first"
 
 
