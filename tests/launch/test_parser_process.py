@@ -132,7 +132,6 @@ REFUSED = {
     "slime.overlap-param-gather=true": "overlap-grad-reduce",
     "slime.recompute-method=block slime.recompute-granularity=selective": "slime.recompute-method is block",
     "slime.debug-rollout-only=true slime.debug-train-only=true": "slime.debug-train-only is true",
-    "slime.micro-batch-size=0": "slime.micro-batch-size is 0",
     "slime.norm-epsilon=1.0e-5": "slime.norm-epsilon is 1e-05",
 }
 """Settings that we accept and slime or Megatron does not, with a part of the line that is told."""
