@@ -25,13 +25,13 @@ from sat_slime.runs.trackers import READABLE, is_tracker, read_tracked, what_it_
 
 def step_numbers(step: StepBatch) -> dict[str, Any]:
     """Return the numbers of a dumped optimizer step, which has an active token, by the columns of `steps_table`: |d| in
-    nats, ESS as (Σ r)² / (n Σ r²) with r = π / μ, then shares of responses; cut is NaN where the dump is silent."""
+    nats, ESS as (Σ r)² / (n Σ r²) with r = π / μ, shares of the trained responses, of all; cut is NaN if unknown."""
     active, lengths = step.mask.numpy(), step.lengths.numpy()
     d = step.log_probs.double().numpy()[active] - step.rollout_log_probs.double().numpy()[active]
     # the ESS is free of the scale of r, so that its largest can be 1 and nothing overflows
     r = np.exp(d - d.max())
-    response = np.repeat(np.arange(len(lengths)), lengths)[active]
-    signal = np.bincount(response, step.advantages.numpy()[active] != 0, minlength=len(lengths)) > 0
+    _, trained = np.unique(np.repeat(np.arange(len(lengths)), lengths)[active], return_inverse=True)
+    signal = np.bincount(trained, step.advantages.numpy()[active] != 0) > 0
     quantiles = np.quantile(np.abs(d), (0.9, 0.99, 0.999), method="inverted_cdf")
     return {
         **{"dump": step.name, "responses": len(lengths), "tokens": len(d), "mean |d|": np.abs(d).mean()},
@@ -133,7 +133,7 @@ def dump_symptoms(steps: pd.DataFrame) -> Iterator[Symptom]:
     if silent > MOST_EQUAL:
         yield Symptom(
             "no signal",
-            f"{silent:.1%} of the responses in the dumps have no advantage other than 0, above {MOST_EQUAL:.0%}",
+            f"{silent:.1%} of the trained responses in the dumps have no advantage but 0, above {MOST_EQUAL:.0%}",
             "The batch is smaller than it seems, and the step noisier: easier or harder prompts, or "
             "--dynamic-sampling-filter-path "
             "slime.rollout.filter_hub.dynamic_sampling_filters.check_reward_nonzero_std",
@@ -159,7 +159,7 @@ def steps_table(frame: pd.DataFrame) -> Table:
         "dumped_steps",
         "The mismatch of each dumped step",
         "d = log π − log μ of the active tokens, in nats: mean and quantiles of |d|. ESS: the share of the tokens that "
-        "raw importance weights leave. No signal: responses whose advantages are all 0. Cut: at the length limit."
+        "raw importance weights leave. No signal: trained responses without an advantage. Cut: at the length limit."
         f"{many}",
         frame=frame,
         forms={"dump": "", "responses": ",", "tokens": ",", **nats, **dict.fromkeys(("ESS", "no signal", "cut"), "%")},

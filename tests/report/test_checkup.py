@@ -73,7 +73,7 @@ def test_kinds_are_told_apart_by_what_they_hold(tmp_path):
 
 def test_numbers_of_a_dumped_step_are_those_of_its_tokens(tmp_path):
     columns = rollout([40, 60, 20, 80], spread=0.5)
-    columns["advantages"][1][:] = 0
+    columns["advantages"][1][:] = columns["loss_masks"][2][:] = 0
     torch.save(format_2(columns, [([0, 1, 2, 3], [[4]])]), tmp_path / "0.pt")
     (step,) = read([tmp_path / "0.pt"]).steps.to_dict("records")
     for number in (9, 10):
@@ -82,7 +82,7 @@ def test_numbers_of_a_dumped_step_are_those_of_its_tokens(tmp_path):
     active = torch.cat(columns["loss_masks"]).bool()
     d = (torch.cat(columns["log_probs"]) - torch.cat(columns["rollout_log_probs"])).double()[active]
     r = d.exp()
-    assert (step["tokens"], step["responses"], step["no signal"]) == (int(active.sum()), 4, 0.25)
+    assert (step["tokens"], step["responses"], step["no signal"]) == (int(active.sum()), 4, 1 - 2 / 3)
     expected = {
         **{"mean |d|": d.abs().mean(), "largest": d.abs().max(), "99 %": tail_quantile(d.abs(), 0.99)},
         "ESS": r.sum() ** 2 / (len(r) * (r * r).sum()),
