@@ -140,7 +140,8 @@ def summary(run: Run) -> Iterator[str]:
         steps = section(run.config, "pipeline").get("optimizer_steps_per_rollout", 1)
         tokens = float(np.nansum(once_per_iteration(metrics, "tokens/response_total", steps)))
         seconds = float(np.nansum(once_per_iteration(metrics, "time/step", steps))) if "time/step" in metrics else 0.0
-        speed = f" in {duration(seconds)}: {tokens / seconds:,.0f} tokens/s" if seconds > 0 else ""
+        pauses = ", evaluations and checkpoints included" * (run.config.get("runtime") == "slime")
+        speed = f" in {duration(seconds)}: {tokens / seconds:,.0f} tokens/s{pauses}" if seconds > 0 else ""
         yield f"{tokens:,.0f} response tokens trained{speed}."
 
 

@@ -82,7 +82,7 @@ PER_ITERATION = {"tokens/response_total": 500, "time/step": 2.0}
 FOUR_STEPS = [step_metrics(step, iteration=(step + 3) // 4, **PER_ITERATION) for step in range(1, 41)]
 OF_SLIME = [{key: value for key, value in row.items() if key != "iteration"} for row in FOUR_STEPS[:20]]
 SPEED = "5,000 response tokens trained in 20 s: 250 tokens/s."
-FOUR = "pipeline: {optimizer_steps_per_rollout: 4, iterations: 10}"
+FOUR = "runtime: slime\npipeline: {optimizer_steps_per_rollout: 4, iterations: 10}"
 
 
 @pytest.mark.parametrize(
@@ -99,7 +99,7 @@ FOUR = "pipeline: {optimizer_steps_per_rollout: 4, iterations: 10}"
         ({"metrics.jsonl": forty(grad_norm=float("nan"))}, "40 logged values were not finite"),
         ({"metrics.jsonl": lines(FELL)}, "reward fell from 0.800"),
         ({"metrics.jsonl": lines(FOUR_STEPS)}, SPEED),
-        ({"metrics.jsonl": lines(OF_SLIME + FOUR_STEPS[20:]), "config.yaml": FOUR}, SPEED),
+        ({"metrics.jsonl": lines(OF_SLIME + FOUR_STEPS[20:]), "config.yaml": FOUR}, f"{SPEED[:-1]}, evaluations"),
         (
             {"state.json": '{"status": "interrupted"}', "metrics.jsonl": lines(map(step_metrics, range(1, 201)))},
             "was interrupted, after its last step.</p>",
