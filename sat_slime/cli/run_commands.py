@@ -189,7 +189,10 @@ def _named_run(
             raise RunFolderError(f"{folder} is a run: go on with it (--resume), or run it again as another (--name X)")
     elif resume and RunFolder(file.parent).config == file and RunFolder(file.parent).is_run():
         folder = file.parent
-    return load_config(file, overrides, settings), file, None if "name" in settings else folder
+    folder = None if "name" in settings else folder
+    if folder and (moved := [text for text in overrides if text.partition("=")[0].strip() == "output_dir"]):
+        bad_input(f"--set {moved[0]}: a run goes on where it is, {short(folder)}: leave it out, or move the folder")
+    return load_config(file, overrides, settings), file, folder
 
 
 def grid(

@@ -246,6 +246,8 @@ def test_resume_from_points_slime_to_the_older_checkpoint_and_drops_the_rows(beg
     assert (begun.checkpoints / "iter_0000003.aside" / ".metadata").exists()
     missing = sat_slime_command("launch", "run", "--resume-from", 3, "--dry-run", "--skip-checks")
     assert missing.exit_code == 2 and "has no checkpoint of that iteration, but: 2" in missing.stderr
+    elsewhere = sat_slime_command("launch", "run", "--resume", "--dry-run", *settings("output_dir=x"))
+    assert elsewhere.exit_code == 2 and "--set output_dir=x: a run goes on where it is, run: " in elsewhere.stderr
     assert plan_slime_run(config, begun.config, begun.checkpoints / "..", resume=True).folder == begun.path
     moved = begun.path.rename(begun.path.with_name("run (1)"))
     refused = sat_slime_command("launch", moved, "--resume", "--dry-run", "--skip-checks")
