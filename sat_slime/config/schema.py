@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import fnmatch
 import os
-from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
 from pydantic import (
@@ -359,7 +358,3 @@ class GridConfig(Section):
             if not any(matches(selector, method, lag) for method in methods for lag in lags) and methods and lags:
                 raise ValueError(f"{selector} is no cell of the grid: name one of its methods, with @LAG if need be")
         return overrides
-
-    def overrides_of(self, method: str, lag: int) -> list[Mapping[str, Any]]:
-        """Return the overrides of a cell, in the order in which they are laid on."""
-        return [values for selector, values in self.overrides.items() if matches(selector, method, lag)]

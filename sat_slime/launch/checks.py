@@ -47,13 +47,6 @@ def secret_errors(config: SlimeConfig) -> list[str]:
     ]
 
 
-def called_functions(command: Sequence[str]) -> list[str]:
-    """Return the dotted paths of the functions that slime will call: the values of its flags that end in -path."""
-    pairs = itertools.pairwise(command)
-    paths = (value for flag, value in pairs if re.fullmatch("--.*-path", flag) and DOTTED_PATH.match(value))
-    return list(dict.fromkeys(paths))
-
-
 def here(config: SlimeConfig, run_folder: Path, resume: bool = False) -> Iterator[Finding]:
     """Yield findings on this machine, as if it were one of those that the run uses. resume: the run has begun."""
     yield from machine_findings(config, run_folder, resume)
@@ -79,7 +72,9 @@ def cluster_findings(
     """Yield findings on the cluster, by a job without GPUs. resume: the run has begun. Raises JobError."""
     job = f"sat-slime-check-{uuid.uuid4().hex[:8]}"
     with _marker(run_folder) as marker:
-        needed = called_functions(sent.command)
+        pairs = itertools.pairwise(sent.command)  # the functions that slime will call stand behind flags on -path
+        called = (value for flag, value in pairs if re.fullmatch("--.*-path", flag) and DOTTED_PATH.match(value))
+        needed = list(dict.fromkeys(called))
         if not (method := build_method(config.method)).base_is_ours:
             needed.append(f"{method.base_path}.__name__")  # the module itself
         question = json.dumps([needed, marker, dump_config(config), str(run_folder), resume])

@@ -66,9 +66,10 @@ def cell_config(grid: GridConfig, file: Path, run: RunConfig, cell: Cell, runs: 
     """
     layers: list[tuple[str, Mapping[str, Any]]] = [
         (f"{file}: methods, lags and seeds", {"method": cell.method, "pipeline.lag": cell.lag}),
-        (f"{file}: seed_keys", dict.fromkeys(grid.seed_keys, cell.seed)),
-        *((f"{file}: overrides", values) for values in grid.overrides_of(cell.method, cell.lag)),
+        (f"{file}: seeds, by seed_keys", dict.fromkeys(grid.seed_keys, cell.seed)),
     ]
+    chosen = (values for selector, values in grid.overrides.items() if matches(selector, cell.method, cell.lag))
+    layers += [(f"{file}: overrides", values) for values in chosen]
     config = vary(run, [*layers, (str(file), {"name": cell.name, "output_dir": str(runs)})])
     made = Cell(build_method(config.method).name, config.pipeline.lag, config.seed)
     if made != cell:
