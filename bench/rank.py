@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import re
 import statistics
 import time
 import warnings
@@ -99,8 +100,13 @@ def answer_as_this_rank() -> None:
 # ---------------------------------------------------------------------------------------------------------- the rank
 
 
+MODEL = re.compile(
+    r"num-(layers|attention-heads|query-groups|experts)|(ffn-)?hidden-size|kv-channels|norm.*|qk-layernorm|"
+    r"add-qkv-bias|moe-.*"
+)
+"""Flags that are fields of Megatron's configuration and describe the model."""
 FIELDS = {"num-experts": "num_moe_experts", "norm-epsilon": "layernorm_epsilon"}
-"""Flags of an architecture whose field in Megatron's configuration has another name."""
+"""Flags of the model whose field in Megatron's configuration has another name."""
 LEFT_OUT = {"moe_layer_freq", "moe_permute_fusion", "moe_token_drop_policy"}
 """Fields that are not taken from the flags: all layers are alike here, and the fusion needs Transformer Engine."""
 
@@ -117,9 +123,9 @@ def build(config: Any, device: torch.device) -> tuple[Any, Any]:
     from sat_slime.launch.memory import padded_vocabulary
     from sat_slime.models.layers import block, decoder_layer
 
-    flags, train, model = config.model.architecture, config.train, config.model
+    flags, train, model = config.model.flags, config.train, config.model
     known = {field.name for field in dataclasses.fields(TransformerConfig)}
-    named = {FIELDS.get(flag, flag.replace("-", "_")): value for flag, value in flags.items()}
+    named = {FIELDS.get(flag, flag.replace("-", "_")): value for flag, value in flags.items() if MODEL.fullmatch(flag)}
     own: dict[str, Any] = {name: value for name, value in named.items() if name in known - LEFT_OUT}
     own |= {"moe_router_dtype": "fp32", "moe_router_force_load_balancing": True} if model.is_moe else {}
     if train.recompute == "full":
@@ -154,9 +160,9 @@ def build(config: Any, device: torch.device) -> tuple[Any, Any]:
             layers,
             vocab_size=padded_vocabulary(model, train.tensor_parallel),
             max_sequence_length=model.max_positions,
-            share_embeddings_and_output_weights=not flags.get("untie-embeddings-and-output-weights"),
+            share_embeddings_and_output_weights=model.tied_embeddings,
             position_embedding_type="rope",
-            rotary_base=flags["rotary-base"],
+            rotary_base=model.rope_base,
             parallel_output=True,
         ).to(device)
     in_fp32 = config.slime.get("accumulate-allreduce-grads-in-fp32")

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 from sat_slime.cli.terminal import short
-from sat_slime.config import LabConfig, SlimeConfig, config_errors, config_warnings, method_label, slime_config_warnings
+from sat_slime.config import LabConfig, SlimeConfig, method_label
 from sat_slime.config.jsonl import number
 from sat_slime.config.loader import RunConfig
 
@@ -25,20 +25,6 @@ class Plan(Generic[Settings]):
     resume: bool = False
     resume_from: int | None = None
     """The iteration of the checkpoint to go on from, 0 for the beginning; None: the newest checkpoint."""
-
-
-def settings_errors(config: RunConfig) -> list[str]:
-    """Return faults of a run's settings, each in one line."""
-    if isinstance(config, LabConfig):
-        return config_errors(config)
-    from sat_slime.launch import checks
-
-    return checks.settings_errors(config)
-
-
-def settings_warnings(config: RunConfig) -> list[str]:
-    """Return doubts about a run's settings, each in one line."""
-    return config_warnings(config) if isinstance(config, LabConfig) else slime_config_warnings(config)
 
 
 def optimizer_steps(config: RunConfig) -> int:

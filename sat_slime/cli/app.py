@@ -80,7 +80,8 @@ app.add_typer(data, name="data", rich_help_panel="Set up")
 
 def _version(given: bool) -> None:
     if given:
-        from sat_slime.cli.lab_run import ENGINES, installed_version
+        from sat_slime.cli.lab_run import ENGINES
+        from sat_slime.launch.small_run import installed_version
 
         for package in ("sat-slime", "torch", *ENGINES):
             typer.echo(f"{package:16} {installed_version(package) or 'not installed'}")

@@ -11,7 +11,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence, Sized
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,7 @@ from typing import Any
 from rich.console import Console
 
 from sat_slime.cli import lab_run
-from sat_slime.cli.any_run import how_long, optimizer_steps, settings_errors, settings_warnings
+from sat_slime.cli.any_run import how_long, optimizer_steps
 from sat_slime.cli.slime_run import end_left_ray, find, newest_state, saved_iterations, still_there
 from sat_slime.cli.terminal import BAD_INPUT, INTERRUPTED, Ending, say, short
 from sat_slime.config import ConfigError, GridConfig, LabConfig, SlimeConfig, dump_config, load_config, load_grid
@@ -27,8 +27,10 @@ from sat_slime.config.exits import how_it_ended, signals_handled
 from sat_slime.config.jsonl import number, write_atomically
 from sat_slime.config.loader import RunConfig, vary
 from sat_slime.config.method_section import BESIDE, SETTINGS, section_name
-from sat_slime.config.section import flat, kept_changes
-from sat_slime.config.source import parse_value
+from sat_slime.config.rules import config_errors, config_warnings, slime_config_warnings
+from sat_slime.config.section import changed_since, flat, kept_settings
+from sat_slime.config.source import parse_setting
+from sat_slime.launch import checks
 from sat_slime.launch.job_log import ends_with_this
 from sat_slime.launch.ray_jobs import JobError
 from sat_slime.objective import named_method
@@ -105,12 +107,15 @@ def plan_grid(
             raise RunFolderError(f"{folder.path} exists and is not a grid folder: choose another --name")
     of_file = load_config(file.parent / grid.run)
     run = vary(of_file, [(f"{file}: settings", grid.settings)], overrides)
-    if isinstance(run, LabConfig) and options:
+    is_lab = isinstance(run, LabConfig)
+    errors_of: Callable[[Any], list[str]] = config_errors if is_lab else checks.settings_errors
+    warnings_of: Callable[[Any], list[str]] = config_warnings if is_lab else slime_config_warnings
+    if is_lab and options:
         raise ConfigError(f"{options[0]} is for runs of slime, and these are lab runs: leave it out")
     cells = plan_cells(grid)
     wanted = select_cells(grid, cells, only, seeds)
     configs = {cell: cell_config(grid, file, run, cell, folder.runs) for cell in cells}
-    faults = {cell: settings_errors(configs[cell]) + _changed(folder, cell, configs[cell]) for cell in cells}
+    faults = {cell: errors_of(configs[cell]) + _changed(folder, cell, configs[cell]) for cell in cells}
     errors = [*_by_cell(faults), *_read_by_no_cell(of_file, run, cells), *_of_an_axis(grid, overrides)]
     # In one folder they would go on from one another's checkpoints.
     saves = [config.checkpoint for config in configs.values() if isinstance(config, SlimeConfig)]
@@ -119,7 +124,7 @@ def plan_grid(
     errors += [f"slime.save is {path} for {count} cells: {each}" for path, count in folders.items() if count > 1]
     if errors:
         raise ConfigError(*(f"{file}: {line}" for line in errors))
-    warnings = [*_by_cell({cell: settings_warnings(config) for cell, config in configs.items()})]
+    warnings = [*_by_cell({cell: warnings_of(config) for cell, config in configs.items()})]
     kept = grid.model_copy(update={"run": folder.run.name, "settings": {}})
     return GridPlan(kept, folder, run, configs, wanted, warnings, options)
 
@@ -140,7 +145,8 @@ def _changed(folder: GridFolder, cell: Cell, config: RunConfig) -> list[str]:
     saved = load_config(run.config)
     if type(saved) is not type(config):
         return [f"it was started as a run of runtime {saved.runtime}, not of {config.runtime}: choose another --name"]
-    if changed := kept_changes(saved, config, also_kept=["pipeline.iterations"]):  # cells of a grid are equally long
+    also_kept = ["pipeline.iterations"]  # cells of a grid are equally long
+    if changed := changed_since(kept_settings(saved, also_kept), config, also_kept):
         return [
             f"a grid keeps its settings, but these differ from those of cells that have started: {changed}; leave "
             "them as they were, or start another grid with --name X"
@@ -161,8 +167,7 @@ def _read_by_no_cell(of_file: RunConfig, run: RunConfig, cells: Iterable[Cell]) 
 
 def _of_an_axis(grid: GridConfig, overrides: Sequence[str]) -> list[str]:
     """Return a line for every setting that is given to all cells, and that each has from the grid itself."""
-    written = (text.partition("=") for text in overrides)
-    given = [grid.settings, *({key.strip(): parse_value(value)} for key, _, value in written)]
+    given = [grid.settings, dict(map(parse_setting, overrides))]
     axes = {"pipeline.lag": "lags", "name": "name", "output_dir": "output_dir"}
     axes |= dict.fromkeys(("method", "method.base", *(f"method.{key}" for key in BESIDE)), "methods")
     axes |= dict.fromkeys(grid.seed_keys, "seeds")

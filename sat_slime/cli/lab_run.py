@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import importlib.metadata
 import importlib.util
 import signal
 import time
@@ -23,6 +22,7 @@ from sat_slime.config.jsonl import number, read_rows, write_atomically
 from sat_slime.lab import checkpoint
 from sat_slime.lab.checkpoint import Checkpoint
 from sat_slime.launch.job_files import Tail
+from sat_slime.launch.small_run import installed_version
 from sat_slime.runs import going_back
 from sat_slime.runs.folder import RunFolder, RunFolderError, writable
 from sat_slime.runs.log import RunLog
@@ -83,8 +83,9 @@ def find_checkpoint(folder: Path, config: LabConfig, wanted: int | None) -> Chec
     try:
         saved = checkpoint.verified(there[number])
     except checkpoint.DamagedCheckpoint as damage:
-        whole = checkpoint.first_whole(there[n] for n in going_back.instead_of(number, there) if n != number)
-        raise going_back.damaged(folder, config, str(damage), number, whole.state.iteration if whole else 0) from None
+        others = (n for n in going_back.instead_of(number, there) if n != number)
+        whole = next((n for n in others if not checksum_faults(there[n])), 0)
+        raise going_back.damaged(folder, config, str(damage), number, whole) from None
     state, initial = saved.state, folder / "initial"
     going_back.refuse_other_settings(saved.path, state.settings, state.version, config, wanted, state.iteration)
     if state.prompts and state.prompts != checkpoint.made_with(config, state.iteration)["prompts"]:
@@ -126,14 +127,6 @@ def lab_findings(config: LabConfig, file: Path) -> Iterator[Finding]:
     yield from (fail(package, f"not installed: {INSTALL_ENGINES}") for package in missing)
     there = (package for package in ENGINES if package not in missing)
     yield from (ok(package, installed_version(package) or "version unknown") for package in there)
-
-
-def installed_version(package: str) -> str | None:
-    """Return the version of an installed distribution; None where it is not installed."""
-    try:
-        return importlib.metadata.version(package)
-    except importlib.metadata.PackageNotFoundError:
-        return None
 
 
 def launch_lab_run(plan: LabPlan, *, overwrite: bool, console: Console) -> Ending:

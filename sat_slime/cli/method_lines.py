@@ -47,7 +47,7 @@ def one_method(name: str) -> Iterator[str]:
         yield _one_line(stabilizer.__doc__)
     yield f"denominator: {method.denominator}, {DENOMINATORS[method.denominator]}"
     yield f"needs: {', '.join(['rollout log-probs', *method.needs])}"
-    yield f"runs on: {'slime' if method.top_p_replay else 'lab, slime'}\n"
+    yield f"runs on: {'slime' if method.has('topp') else 'lab, slime'}\n"
     if method.clip:
         yield from _parameters("method.clip", method.clip)
     for stabilizer in sorted(method.stabilizers, key=lambda each: each.place != "prefix"):  # SAT's are the clip's too

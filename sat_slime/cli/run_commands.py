@@ -136,8 +136,7 @@ def launch(
 
         sat-slime launch configs/paper/qwen3-30b-a3b.yaml --method sat-gspo-r3 --lag 8 --detach
     """
-    from sat_slime.cli.any_run import settings_warnings
-    from sat_slime.config import LabConfig
+    from sat_slime.config import LabConfig, config_warnings, slime_config_warnings
 
     asked = {"method": method, "method.sat": sat, "method.r3": r3, "method.tis": tis, "pipeline.lag": lag, "name": name}
     settings: dict[str, Any] = {key: value for key, value in asked.items() if value is not None}
@@ -155,7 +154,7 @@ def launch(
         from sat_slime.cli import lab_run  # now: a mistake is told without
 
         lab_plan = lab_run.plan_lab_run(config, file, folder, resume, resume_from)
-        warn(*settings_warnings(config))
+        warn(*config_warnings(config))
         if dry_run:
             say(console, lab_run.describe(lab_plan))
             return
@@ -163,7 +162,7 @@ def launch(
     from sat_slime.cli.slime_run import Where, launch_job, plan_slime_run, show_plan
 
     plan = plan_slime_run(config, file, folder, resume, dry_run and not skip_checks, resume_from)
-    warn(*settings_warnings(config))
+    warn(*slime_config_warnings(config))
     where = Where(address, start_ray, detach, skip_checks)
     if dry_run:
         show_plan(plan, where, full)

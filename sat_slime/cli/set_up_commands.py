@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -101,26 +99,24 @@ def prepare_laptop(
 
         sat-slime prepare laptop --overwrite --set task.max_digits=6
     """
+    from sat_slime.cli.lab_run import refuse_without_engines
     from sat_slime.config import ConfigError, config_errors
     from sat_slime.config.disk import is_replaceable
-    from sat_slime.lab.for_slime import MADE, lab_settings
+    from sat_slime.lab.for_slime import MADE, lab_settings, write_folder
+    from sat_slime.lab.process import PartFailure
 
-    folder = Path(os.path.expanduser(out)).absolute()
-    if faults := config_errors(lab_settings(file, overrides or [])):
+    folder, config = Path(os.path.expanduser(out)).absolute(), lab_settings(file, overrides or [])
+    if faults := config_errors(config):
         raise ConfigError(*faults)
     if folder.exists() and not overwrite:
         raise ConfigError(f"{folder} is there already: --overwrite makes it anew, --out names another")
     if not is_replaceable(folder, MADE):
         raise ConfigError(f"{folder} holds something else than such a model and its prompts: --out names another")
-    # In a process of its own, since it makes Megatron's process groups.
-    program = [sys.executable, "-W", "ignore", "-m", "sat_slime.lab.for_slime", str(folder)]
-    program += [*(overrides or []), *(["--file", str(file)] if file else [])]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
-    result = subprocess.run(program, capture_output=True, text=True, env=environment)
-    if result.returncode:
-        reason = (result.stderr.strip().splitlines() or [f"exit code {result.returncode}"])[-1]
-        remedy = ": scripts/setup.sh installs what it needs" if "ModuleNotFoundError" in reason else ""
-        raise ConfigError(f"{folder} could not be made ({reason}){remedy}")
+    refuse_without_engines()
+    try:
+        write_folder(config, folder)
+    except PartFailure as error:
+        raise ConfigError(f"{folder} could not be made: {error}") from None
     typer.echo(f"{folder} is ready")
 
 

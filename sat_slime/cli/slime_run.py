@@ -39,7 +39,7 @@ from sat_slime.runs import going_back, saved
 from sat_slime.runs.folder import RunFolder, RunFolderError, writable
 from sat_slime.runs.log import RunView
 from sat_slime.runs.reading import last_row
-from sat_slime.runs.trackers import read_line
+from sat_slime.runs.trackers import phase_and_trouble
 
 SlimePlan = Plan[SlimeConfig]
 
@@ -385,11 +385,11 @@ def _show(job: Job, console: Console, is_again: bool = False) -> JobState | None
                     raise
                 view.message(str(error), "warning")
                 time.sleep(RECONNECT_AFTER_S * breaks)
-            for line in map(read_line, log.lines()):
-                if line.kind == "phase":
-                    view.status(phase=line.text)
-                elif line.kind == "trouble":
-                    view.message(line.text[:LONGEST_LINE], "warning")
+            for phase, trouble in map(phase_and_trouble, log.lines()):
+                if phase:
+                    view.status(phase=phase)
+                elif trouble:
+                    view.message(trouble[:LONGEST_LINE], "warning")
             for tail, tell in told:
                 for row in filter(None, map(parse_object, tail.lines())):
                     tell(row)

@@ -18,7 +18,7 @@ from sat_slime.config.method_section import SWITCHES, laid_over, method_switches
 from sat_slime.config.schema import GridConfig, LabConfig, Section
 from sat_slime.config.section import flat, marked, section_of, settings_of
 from sat_slime.config.slime_schema import DEFAULTS, WORDS, SlimeConfig
-from sat_slime.config.source import ConfigError, Dumper, KeyPath, Source, merged, parse_value, read_layers
+from sat_slime.config.source import ConfigError, Dumper, KeyPath, Source, merged, parse_setting, read_layers
 from sat_slime.objective.method import find
 
 SectionT = TypeVar("SectionT", bound=Section)
@@ -148,14 +148,11 @@ def _run(layers: Sequence[Source], overrides: Sequence[str]) -> RunConfig:
     """Return the layers over one another, and then the overrides. Raises ConfigError with all that is wrong."""
     layers, errors = list(layers), []
     for text in overrides:
-        key, equals, value = text.partition("=")
-        if not equals or not key.strip():
-            errors.append(f"--set {text}: expected key=value, such as --set pipeline.lag=8")
-            continue
         try:
-            layers.append(_layer({key.strip(): parse_value(value)}, f"--set {text}"))
-        except ConfigError:
-            errors.append(f"--set {text}: the value {value!r} is not valid YAML; quote it")
+            key, value = parse_setting(text)
+            layers.append(_layer({key: value}, f"--set {text}"))
+        except ConfigError as error:
+            errors += error.errors
     run = _laid(layers)
     if "slime" in run.values and "runtime" not in run.values:
         raise ConfigError(*errors, f"{run.origin(('slime',))}: slime is set, and runtime is not: add `runtime: slime`")

@@ -69,7 +69,7 @@ def plugin_file(name: str) -> str:
     if errors := not_in_a_script(method):
         raise ConfigError(*(f"--method {name}: {error}" for error in errors))
     text = FILE.read_text(encoding="utf-8").replace("SAT-GSPO", method.label).replace("sat-gspo", name)
-    return re.sub("^# (?=use_)", "", text, flags=re.MULTILINE) if method.routing_replay else text
+    return re.sub("^# (?=use_)", "", text, flags=re.MULTILINE) if method.has("r3") else text
 
 
 def read_plugin(value: Any) -> PluginConfig:
@@ -127,9 +127,9 @@ def plugin_findings(file: Path, flags: Iterable[str]) -> Iterator[Finding]:
         if not given or mistaken or (key == "loss_type" and given != value) or (in_list and isinstance(given, str)):
             right = [value if mistaken else given or value] if in_list else value
             errors.append(f"{key} is {given or 'not set'}: set it to {right}")
-    if method.routing_replay != all(values.get(key) is True for key in R3):
+    if method.has("r3") != all(values.get(key) is True for key in R3):
         both = " and ".join(R3)
-        fault = f"r3: set {both} to true" if method.routing_replay else f"no r3: leave out {both}, or add -r3 to it"
+        fault = f"r3: set {both} to true" if method.has("r3") else f"no r3: leave out {both}, or add -r3 to it"
         errors.append(f"{KEY}.method has {fault}")
     for key, remedy in NOT_UNDER_CUSTOM_LOSS.items():
         if values.get(key):

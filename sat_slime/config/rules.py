@@ -120,9 +120,9 @@ def _lab_method(config: LabConfig, method: Method) -> Lines:
     otherwise = "turn method.tis off" if method.has("tis") else "set method.denominator to rollout"
     return {
         "method.r3 is true, but model.experts is 0 (a dense model has no routing to replay): set method.r3 to false or "
-        "give the model experts": method.routing_replay and not config.model.is_moe,
+        "give the model experts": method.has("r3") and not config.model.is_moe,
         "method.top_p_replay is true, but the engines of a lab run sample from all tokens, so there is no mask to "
-        "replay: set it to false, or run it on slime": method.top_p_replay,
+        "replay: set it to false, or run it on slime": method.has("topp"),
         **refused_method(method, steps),
         "pipeline.lag is 0 with denominator checkpoint and one optimizer step per rollout: the weights in training are "
         f"those that generated, so the ratio is identically 1 and {idle} would do nothing: raise pipeline.lag or "
@@ -251,11 +251,11 @@ def _method(config: SlimeConfig) -> Lines:
     """What a method and the order of generation, training and pushes do not allow."""
     method, context, top_p = build_method(config.method), config.train.context_parallel, config.rollout.top_p
     is_streaming, is_split = config.pipeline.mode == "streaming", method.denominator == "checkpoint"
-    cuts, other = top_p < 1 and not method.top_p_replay, "trainer" if method.has("tis") else "rollout"
+    cuts, other = top_p < 1 and not method.has("topp"), "trainer" if method.has("tis") else "rollout"
     reads_whole = any(getattr(gate, "form", "") == "suffix" for gate in method.gates)
     return {
         f"method is {method.name}, and the model has no experts whose choice could be replayed: leave r3 out, as "
-        f"{method.without('r3').name}": method.routing_replay and not config.model.is_moe,
+        f"{method.without('r3').name}": method.has("r3") and not config.model.is_moe,
         f"method.veto.form is suffix, which reads responses whole, and slime.context-parallel-size is {context}: set "
         "it to 1, or form to response": context > 1 and reads_whole,
         f"slime.rollout-top-p is {top_p}, and slime then replays the engine's mask in the trainer's softmax whatever "

@@ -284,7 +284,6 @@ class LabConfig(Run):
     """A run of the lab runtime: real Megatron and SGLang with a tiny model, on a laptop."""
 
     runtime: Literal["lab"] = "lab"
-    """The runtime that this file is for."""
     cache_dir: Annotated[Folder, MAY_CHANGE_ON_RESUME, COMPUTES_NOTHING] = "~/.cache/sat_slime"
     """Folder for warmed-up models."""
     pipeline: LabPipelineConfig = LabPipelineConfig()

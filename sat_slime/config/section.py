@@ -15,7 +15,7 @@ import dataclasses
 import inspect
 import itertools
 import textwrap
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any, get_args
 
 from pydantic import BaseModel, ConfigDict, ValidationError
@@ -85,33 +85,23 @@ def differences(old: Any, new: Any, prefix: str = "") -> Iterator[tuple[str, Any
             yield f"{prefix}{key}", *values
 
 
-def kept_changes(old: BaseModel, new: BaseModel, also_kept: Collection[str] = ()) -> str:
-    """Return the settings that differ and that a resumed run has to keep, as `key (old -> new)` after one another.
+def kept_settings(config: BaseModel, also_kept: Collection[str] = ()) -> dict[str, Any]:
+    """Return the settings that a resumed run has to keep, as JSON by dotted keys, which a checkpoint notes.
     also_kept: keys that it might change, but not here."""
-    free = marked(type(new), MAY_CHANGE_ON_RESUME) - set(also_kept)
-    return _in_words(change for change in differences(old, new) if not among(change[0], free))
-
-
-def kept_settings(config: BaseModel) -> dict[str, Any]:
-    """Return the settings that a resumed run has to keep, as JSON by dotted keys, which a checkpoint notes."""
-    free = marked(type(config), MAY_CHANGE_ON_RESUME)  # with name and folder: a run may be moved
+    free = marked(type(config), MAY_CHANGE_ON_RESUME) - set(also_kept)  # with name and folder: a run may be moved
     return {key: value for key, value in flat(config.model_dump(mode="json")).items() if not among(key, free)}
 
 
-def changed_since(noted: Mapping[str, Any], config: BaseModel) -> str:
+def changed_since(noted: Mapping[str, Any], config: BaseModel, also_kept: Collection[str] = ()) -> str:
     """Return the settings that differ from `kept_settings` as they were noted, as `key (old -> new)` after one another.
     A setting that only one of them has came or went with a version of this package, but for those of stabilizers, and
     flags of slime that are not off."""
-    now, found = kept_settings(config), []
+    now, found = kept_settings(config, also_kept), []
     for key, old, new in differences(noted, now):
         is_flag = key.startswith("slime.") and not all(value is None or value is False for value in (old, new))
         if is_flag or key.startswith("method.") or (key in noted and key in now):
-            found.append((key, old, new))
-    return _in_words(found)
-
-
-def _in_words(changes: Iterable[tuple[str, Any, Any]]) -> str:
-    return ", ".join(f"{key} ({old!r} -> {new!r})" for key, old, new in changes)
+            found.append(f"{key} ({old!r} -> {new!r})")
+    return ", ".join(found)
 
 
 def meanings(kind: type) -> dict[str, str]:

@@ -11,7 +11,6 @@ import ast
 import contextlib
 import itertools
 import os
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -32,10 +31,10 @@ from pydantic import (
 from typing_extensions import Self, TypedDict
 
 from sat_slime.config.jsonl import parse_object
-from sat_slime.config.schema import Family, Folder, MethodConfig, PipelineConfig, Run, Section
+from sat_slime.config.schema import Folder, MethodConfig, PipelineConfig, Run, Section
 from sat_slime.config.section import COMPUTES_NOTHING, MAY_CHANGE_ON_RESUME, OWN_TO_A_CELL, refused
-from sat_slime.config.source import plain_values
-from sat_slime.models.families import FAMILIES, ModelFamily, family_by_flags
+from sat_slime.config.source import read_file
+from sat_slime.models.families import ModelFamily, family_by_flags
 
 T = TypeVar("T")
 FlagValue = bool | int | float | str | list[int | float | str]
@@ -54,7 +53,7 @@ MOST_LAYERS = 10_000
 Layers = Annotated[int, Field(gt=0, le=MOST_LAYERS)]
 """A number of layers, or of stages, each of which a plan counts by itself."""
 
-DEFAULTS: dict[str, FlagValue] = plain_values(Path(__file__).parents[1] / "configs" / "slime" / "base.yaml")["slime"]
+DEFAULTS: dict[str, FlagValue] = read_file(Path(__file__).parents[1] / "configs/slime/base.yaml").values["slime"]
 """Flags that a run has where its file gives no other value, as in slime's own scripts; false leaves one out. Without
 override-opt_param-scheduler Megatron refuses to go on with another number of iterations, on which a constant rate does
 not depend."""
@@ -66,15 +65,6 @@ FREE_ON_RESUME = (
 """Flags that a resumed run may change."""
 WITHOUT_NUMBERS = ("save", "save-interval", "no-save-optim", "use-tensorboard", "use-wandb", "wandb-project")
 """Flags that change nothing of what a run computes."""
-
-ARCHITECTURE = re.compile(
-    r"num-(layers|attention-heads|query-groups|experts)|(ffn-)?hidden-size|kv-channels|(make-|padded-)?vocab-size.*|"
-    r"group-query-attention|multi-latent-attention|(q|kv)-lora-rank|(qk|v|qk-pos-emb)-head-dim|qk-layernorm|"
-    r"norm(alization|-epsilon)|apply-layernorm-1p|post-.*-layernorm|swiglu|disable-bias-linear|add-qkv-bias|"
-    r"(no-)?position-embedding.*|max-position-embeddings|use-rotary-position-embeddings|rotary-.*|use-rope-scaling|"
-    r"mscale.*|untie-embeddings-and-output-weights|use-gated-attention|attention-output-gate|moe-.*|mtp-num-layers|spec"
-)
-"""Flags that describe a model."""
 
 
 def is_sent(value: Any) -> bool:
@@ -127,11 +117,10 @@ class View:
 class SlimeModelConfig(View):
     """The model: where its weights are, and its architecture."""
 
-    family: str | None = None
     max_positions: int | None = None
 
     def __get__(self, run: SlimeConfig, owner: type[SlimeConfig]) -> Self:
-        return replace(self, flags=run.slime, family=run.family, max_positions=run.max_positions)
+        return replace(self, flags=run.slime, max_positions=run.max_positions)
 
     hf_checkpoint = Flag[str | None]("hf-checkpoint", LocalPath, None)
     megatron_checkpoint = Flag[str | None]("ref-load", LocalPath, None)
@@ -147,11 +136,12 @@ class SlimeModelConfig(View):
     experts_per_token = Flag("moe-router-topk", PositiveInt, 2)
     moe_ffn_size = Flag("moe-ffn-hidden-size", PositiveInt, 0)
     shared_experts_size = Flag("moe-shared-expert-intermediate-size", NonNegativeInt, 0)  # to which all tokens go
+    rope_base = Flag("rotary-base", PositiveInt, 10000)
+    norm_eps = Flag("norm-epsilon", PositiveFloat, 1e-5)
 
     @property
-    def architecture(self) -> dict[str, Any]:
-        """The flags that describe the model, as in slime's scripts/models."""
-        return {name: value for name, value in self.flags.items() if ARCHITECTURE.fullmatch(name)}
+    def tied_embeddings(self) -> bool:
+        return not self.flags.get("untie-embeddings-and-output-weights")
 
     @property
     def kv_heads(self) -> int:
@@ -175,7 +165,7 @@ class SlimeModelConfig(View):
         first), or lists that are added and repeated, such as `[0]*1+[1]*45` or `([1]*3+[0]*2)*9`."""
         if not self.is_moe:
             return [False] * self.layers
-        frequency = str(self.architecture.get("moe-layer-freq", 1)).strip()
+        frequency = str(self.flags.get("moe-layer-freq", 1)).strip()
         if frequency.isdecimal():
             return [index % max(int(frequency), 1) == 0 for index in range(self.layers)]
         with contextlib.suppress(SyntaxError, ValueError, TypeError, RecursionError, MemoryError):
@@ -184,8 +174,8 @@ class SlimeModelConfig(View):
 
     @property
     def resolved_family(self) -> ModelFamily | None:
-        """The family, also where it is unset; None where nothing tells it."""
-        return FAMILIES[self.family] if self.family else family_by_flags(self.flags)
+        """The family that the flags describe; None where they describe none."""
+        return family_by_flags(self.flags)
 
 
 def _pattern(node: ast.expr) -> Any:
@@ -226,10 +216,6 @@ class DataView(View):
     def reward(self) -> str | None:
         """The dotted path of a function, or else one of slime's rules by name."""
         return self.function or self.rule or None
-
-    @property
-    def reward_key(self) -> str:
-        return "slime.custom-rm-path" if self.function else "slime.rm-type"
 
 
 class RolloutView(View):
@@ -398,13 +384,9 @@ class SlimeConfig(Run):
     """A run of slime: Megatron trains, SGLang generates, each on GPUs of its own, with this package's objective."""
 
     runtime: Literal["slime"] = "slime"
-    """The runtime that this file is for."""
     seed: Annotated[PositiveInt, OWN_TO_A_CELL] = 1234
     """Seed of prompts, sampling and initialization."""
     pipeline: SlimePipelineConfig = SlimePipelineConfig()
-    family: Family | None = None
-    """The family of the model: its layers where Transformer Engine is missing. Unset: the one that the flags describe,
-    if any does."""
     max_positions: PositiveInt | None = None
     """Longest prompt plus response, in tokens: `max_position_embeddings` of the checkpoint's config.json."""
     cluster: Annotated[ClusterConfig, MAY_CHANGE_ON_RESUME, COMPUTES_NOTHING] = ClusterConfig()

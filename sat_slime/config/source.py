@@ -50,7 +50,7 @@ def read_layers(path: str | Path, below: tuple[Path, ...] = ()) -> list[Source]:
     if path.resolve() in (file.resolve() for file in below):
         chain = " -> ".join(str(file) for file in (*below, path))
         raise ConfigError(f"{path}: extends itself ({chain}); break the circle")
-    source = _read_file(path)
+    source = read_file(path)
     if "extends" not in source.values:
         return [source]
     parent, place = source.values.pop("extends"), source.origin(("extends",))
@@ -63,17 +63,19 @@ def read_layers(path: str | Path, below: tuple[Path, ...] = ()) -> list[Source]:
         raise ConfigError(f"{place}: extends {parent}, but {error}: {where}") from None
 
 
-def plain_values(path: Path) -> dict[str, Any]:
-    """Return the values of a YAML file that a run left, its keys as text. Raises OSError or ConfigError."""
-    return _read_file(path).values
+def parse_setting(text: str) -> tuple[str, Any]:
+    """Return the key and the value, which is YAML, of `--set key=value`. Raises ConfigError."""
+    key, equals, value = text.partition("=")
+    if not equals or not key.strip():
+        raise ConfigError(f"--set {text}: expected key=value, such as --set method.sat.alpha=0.95")
+    try:
+        return key.strip(), _read_text(value, "value")[0]
+    except ConfigError:
+        raise ConfigError(f"--set {text}: the value {value!r} is not valid YAML; quote it") from None
 
 
-def parse_value(text: str) -> Any:
-    """Return `text` as YAML, for `--set key=text`. Raises ConfigError."""
-    return _read_text(text, "value")[0]
-
-
-def _read_file(path: Path) -> Source:
+def read_file(path: Path) -> Source:
+    """Read one YAML file, its keys as text. Raises FileNotFoundError or ConfigError."""
     try:
         text = path.read_text(encoding="utf-8")
     except FileNotFoundError:

@@ -1,5 +1,4 @@
-"""The quick start's initial model and problems as files that slime takes: `python -m sat_slime.lab.for_slime OUT`,
-or those of another run: `... OUT --file FILE task.max_digits=6`.
+"""A lab run's initial model and problems as files that slime takes, for `sat-slime prepare laptop`.
 
 `OUT/model` is a Hugging Face folder with a tokenizer whose tokens are the characters, `OUT/prompts.jsonl` and
 `OUT/held_out.jsonl` have a `prompt`, a `label` and the task in each line.
@@ -7,18 +6,19 @@ or those of another run: `... OUT --file FILE task.max_digits=6`.
 
 from __future__ import annotations
 
-import argparse
 import json
 import shutil
 from collections.abc import Iterable, Sequence
+from contextlib import closing
 from pathlib import Path
 
 from sat_slime.config import ConfigError
-from sat_slime.config.disk import is_replaceable, written_whole
+from sat_slime.config.disk import written_whole
 from sat_slime.config.loader import load_config, vary
 from sat_slime.config.schema import LabConfig
 from sat_slime.lab.batch import evaluation_requests, training_requests
 from sat_slime.lab.initial_model import cached_model, is_model
+from sat_slime.lab.process import TrainerProcess
 from sat_slime.tasks.running_sums import Problem, RunningSums
 
 ITERATIONS = 256
@@ -42,16 +42,13 @@ def lab_settings(file: Path | None, overrides: Sequence[str]) -> LabConfig:
 
 
 def write_folder(config: LabConfig, folder: Path) -> None:
-    """Writes everything or nothing; replaces what was there. Raises ValueError for a folder of something else."""
-    if not is_replaceable(folder, MADE):
-        raise ValueError(f"{folder} holds something else")
+    """Writes everything or nothing; replaces what was there. Raises PartFailure where the warm-up fails."""
     model = cached_model(config)
     if not is_model(model):
-        from sat_slime.lab.trainer import warm_up
-
         model.parent.mkdir(parents=True, exist_ok=True)
-        for _ in warm_up(config, model):
-            pass
+        with closing(TrainerProcess(config, model.parent / "warm-up.log", "warm-up")) as process:
+            while process.call("warm_up", model) is not None:
+                pass
     drawn = (problem for iteration in range(ITERATIONS) for problem in training_requests(config, iteration)[0])
     with written_whole(folder) as part:
         shutil.copytree(model, part / "model")
@@ -81,12 +78,3 @@ def write_problems(task: RunningSums, problems: Iterable[Problem], file: Path) -
     metadata = {"task": task.model_dump()}
     lines = (json.dumps({"prompt": row.prompt, "label": row.label, "metadata": metadata}) for row in problems)
     file.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
-
-
-if __name__ == "__main__":
-    parser = argparse.ArgumentParser()
-    parser.add_argument("out", type=Path)
-    parser.add_argument("--file", type=Path)
-    parser.add_argument("overrides", nargs="*")
-    options = parser.parse_args()
-    write_folder(lab_settings(options.file, options.overrides), options.out)

@@ -17,6 +17,8 @@ from sat_slime.launch.small_run import PACKAGE, SITE, is_small, small_environmen
 
 DRIVER = "sat_slime.plugin.driver"
 """The module that a run starts, in place of slime's training scripts."""
+PLUGIN_FILE = "sat_slime.yaml"
+"""The file in the run's folder that --custom-config-path names."""
 
 PLUGIN_FLAGS = {name.replace("_", "-"): value for name, value in CALLED.items()}
 """Flags by which slime calls the plugin, besides --custom-config-path with the plugin's settings."""
@@ -83,18 +85,13 @@ class Argument(NamedTuple):
 def slime_command(config: SlimeConfig, run_dir: Path) -> SlimeCommand:
     """Return the command of a run, for where slime is installed. run_dir: its folder."""
     words = [word for argument in slime_arguments(config, run_dir) for word in argument.words()]
-    files = {str(plugin_file(run_dir)): plugin_settings_text(config, run_dir)}
+    files = {str(run_dir / PLUGIN_FILE): plugin_settings_text(config, run_dir)}
     return SlimeCommand(["python3", "-m", DRIVER, *words], environment(config, run_dir), files)
 
 
 def run_folder(config: SlimeConfig) -> Path:
     """Return the run's folder, as an absolute path: workers have other working directories."""
     return Path(os.path.abspath(Path(config.output_dir).expanduser() / config.name))
-
-
-def plugin_file(run_dir: Path) -> Path:
-    """Return the file that --custom-config-path names."""
-    return run_dir / "sat_slime.yaml"
 
 
 def checkpoint_folder(config: SlimeConfig, run_dir: Path) -> Path:
@@ -216,6 +213,6 @@ def _ours(config: SlimeConfig, run_dir: Path) -> Iterator[tuple[str, Any, str]]:
     yield "entropy-coef", loss.entropy_coef, "loss.entropy_coef"
     yield "calculate-per-token-loss", loss.reduction == "token_mean", "loss.reduction"
     yield "use-rollout-logprobs", recompute_is_spared(config), "method.denominator"
-    yield "use-rollout-routing-replay", method.routing_replay, "method.r3"
+    yield "use-rollout-routing-replay", method.has("r3"), "method.r3"
     yield from ((name, value, FIXED) for name, value in PLUGIN_FLAGS.items())
-    yield "custom-config-path", str(plugin_file(run_dir)), FIXED
+    yield "custom-config-path", str(run_dir / PLUGIN_FILE), FIXED

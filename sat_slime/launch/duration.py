@@ -68,7 +68,7 @@ def forward_flops(config: SlimeConfig, tokens: float) -> float:
     meets, and causal attention over its context."""
     model = config.model
     met = parameters(model, active=True)
-    if model.architecture.get("untie-embeddings-and-output-weights"):
+    if not model.tied_embeddings:
         met -= model.vocab_size * model.hidden_size  # rows of the input embedding are only looked up
     attention = 2 * model.layers * model.attention_heads * model.head_dim * tokens**2
     return config.rollout.responses_per_iteration * (2 * met * tokens + attention)

@@ -31,6 +31,7 @@ from sat_slime.config.slime_schema import SlimeConfig
 from sat_slime.launch.command import (
     FIXED,
     GOVERNED,
+    PLUGIN_FILE,
     REFUSED,
     Argument,
     environment,
@@ -207,7 +208,7 @@ def slime_is_installed() -> bool:
 
 def asked_words(config: SlimeConfig, run_dir: Path, arguments: Sequence[Argument], scratch: Path) -> Iterator[str]:
     """Yield the command's words, with stand-ins in `scratch` for what may not be there."""
-    settings, weights = scratch / "sat_slime.yaml", scratch / "weights"
+    settings, weights = scratch / PLUGIN_FILE, scratch / "weights"
     settings.write_text(plugin_settings_text(config, run_dir), encoding="utf-8")
     weights.mkdir()
     fits = any(finding.what == "model" and finding.mark == "OK" for finding in hf_findings(config))

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 from sat_slime.config.finding import Finding, fail, ok, warn
 from sat_slime.config.jsonl import parse_object
 from sat_slime.config.slime_schema import SlimeConfig, SlimeModelConfig
+from sat_slime.runs.reading import section
 
 CONFIG_KEYS = {
     "num-layers": ("num_hidden_layers",),
@@ -91,10 +92,9 @@ def checkpoint_bits(path: str | None) -> int:
 
 def model_mismatches(model: SlimeModelConfig, values: Mapping[str, Any]) -> Iterator[str]:
     """Yield a line for every contradiction between the model section and a Hugging Face config.json."""
-    values = {**values, **_text_model(values)}
-    rope = values.get("rope_parameters")
-    both = {**(rope if isinstance(rope, dict) else {}), **values}
-    described = {f"slime.{flag}": (model.architecture.get(flag), names) for flag, names in CONFIG_KEYS.items()}
+    values = {**values, **section(values, "text_config")}
+    both = {**section(values, "rope_parameters"), **values}
+    described = {f"slime.{flag}": (model.flags.get(flag), names) for flag, names in CONFIG_KEYS.items()}
     described["max_positions"] = (model.max_positions, ("max_position_embeddings",))
     for key, (ours, names) in described.items():
         name = next((name for name in names if both.get(name) is not None), "")
@@ -102,17 +102,17 @@ def model_mismatches(model: SlimeModelConfig, values: Mapping[str, Any]) -> Iter
         if key == "slime.num-experts" and bool(ours) != bool(theirs):
             kinds = ("an MoE model", "a dense one") if ours else ("a dense model", "an MoE model")
             yield f"the model of slime is {kinds[0]}, but the checkpoint's config.json is {kinds[1]}: describe that one"
-        elif ours is not None and theirs is not None and not _equal(ours, theirs):
+        elif ours is not None and theirs is not None and ours != theirs:
             remedy = f"set it to {theirs}, or name another slime.hf-checkpoint"
             yield f"{key} is {ours}, but the checkpoint's config.json has {name} {theirs}: {remedy}"
     kind = values.get("model_type")
     for flag, kinds in OF_KINDS.items():
-        if kind in kinds and model.architecture and not model.architecture.get(flag):
+        if kind in kinds and model.layers and not model.flags.get(flag):
             theirs = f"the checkpoint's config.json has model_type {kind}"
             why = f"{theirs}, and Megatron would load the rest without a word"
             yield f"slime.{flag} is not set, but {why}: set it to true"
     tied, untie = values.get("tie_word_embeddings"), "untie-embeddings-and-output-weights"
-    if isinstance(tied, bool) and tied == bool(model.architecture.get(untie)):
+    if isinstance(tied, bool) and tied != model.tied_embeddings:
         ours, remedy = ("true", "leave it out") if tied else ("not set", "set it to true")
         theirs = f"the checkpoint's config.json has tie_word_embeddings {str(tied).lower()}"
         yield f"slime.{untie} is {ours}, but {theirs}: {remedy}"
@@ -199,7 +199,7 @@ def stop_tokens(folder: Path, tokenizer: Any) -> Set[int]:
     (ModelConfig._get_hf_eos_token_id, attach_additional_stop_token_ids)."""
     config = _read(folder / "config.json")
     named = [
-        config.get("eos_token_id", _text_model(config).get("eos_token_id")),
+        config.get("eos_token_id", section(config, "text_config").get("eos_token_id")),
         _read(folder / "generation_config.json").get("eos_token_id") or None,  # SGLang takes 0 there for none
         tokenizer.eos_token_id,
         tokenizer.get_added_vocab().get("<|eom_id|>"),
@@ -223,19 +223,6 @@ def turn_end(tokenizer: Any, arguments: Mapping[str, Any]) -> TurnEnd:
         if match := pattern.search(text):
             return TurnEnd(text, match[0], added[match[0]], by_itself)
     return TurnEnd(alone if alone.strip() else followed)
-
-
-def _text_model(values: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the part of config.json that a model which sees images has of its text model."""
-    inner = values.get("text_config")
-    return inner if isinstance(inner, dict) else {}
-
-
-def _equal(ours: Any, theirs: Any) -> bool:
-    try:
-        return float(ours) == float(theirs)
-    except (TypeError, ValueError):
-        return bool(ours == theirs)
 
 
 def _read(file: Path) -> dict[str, Any]:

@@ -209,8 +209,8 @@ def slime_rewards(slime_dir: Path) -> tuple[str, ...]:
 def function_findings(config: SlimeConfig) -> Iterator[Finding]:
     """Yield the functions of the settings whose module is nowhere where the job's Python looks. Nothing is imported
     here; what is in a module the nodes of a cluster tell by import."""
-    cluster, named = config.cluster, {config.data.reward_key: config.data.reward}
-    named |= {f"slime.{flag}": value for flag, value in config.slime.items() if flag.endswith("-path")}
+    cluster = config.cluster
+    named = {f"slime.{flag}": value for flag, value in config.slime.items() if flag.endswith("-path")}
     folders = [*cluster.python_path, cluster.megatron_dir, cluster.slime_dir, *sys.path]
     for key, path in named.items():
         if not isinstance(path, str) or not DOTTED_PATH.match(path):
@@ -260,6 +260,4 @@ def _disk(config: SlimeConfig, run_folder: Path, resume: bool) -> Finding:
 def existing_parent(path: Path) -> Path:
     """Return `path`, or the nearest folder above it that exists."""
     path = path.expanduser().absolute()
-    while not os.path.exists(path):
-        path = path.parent
-    return path
+    return next(each for each in (path, *path.parents) if os.path.exists(each))

@@ -44,7 +44,7 @@ def elements(
     layers: of each layer of its pipeline stage, whether it has experts. tensor: ranks that share a layer's matrices,
     experts left out; experts_cut: those that share the experts. first, last: whether its stage is the first, which has
     the embedding, and the last, which has the output layer."""
-    flags, hidden = model.architecture, model.hidden_size
+    flags, hidden = model.flags, model.hidden_size
     queries, kv = model.attention_heads * model.head_dim, model.kv_heads * model.head_dim
     attention = (2 * queries + 2 * kv) * hidden // tensor + 2 * hidden  # with its two norms
     attention += 2 * model.head_dim if flags.get("qk-layernorm") else 0
@@ -54,7 +54,7 @@ def elements(
     moe = sum(layers)
     embedding = padded_vocabulary(model, tensor) // tensor * hidden
     # Tied embeddings of a pipeline are on both of its ends.
-    output = embedding if flags.get("untie-embeddings-and-output-weights") or not first else 0
+    output = 0 if model.tied_embeddings and first else embedding
     dense = len(layers) * attention + moe * beside_experts + (len(layers) - moe) * width * (model.ffn_size // tensor)
     dense += first * embedding + last * (hidden + output)
     return dense, moe * width * model.expert_ffn_size * model.experts // experts_cut
@@ -181,7 +181,7 @@ def saved_bytes_per_token(config: SlimeConfig, moe: bool) -> float:
     bf16, and the router's scores in fp32. `selective` recomputes the attention's output."""
     model, train = config.model, config.train
     hidden, heads, kv = model.hidden_size, model.attention_heads, model.kv_heads
-    query_key = (heads + kv) if model.architecture.get("qk-layernorm") else 0
+    query_key = (heads + kv) if model.flags.get("qk-layernorm") else 0
     output = 0 if train.recompute == "selective" else heads
     numbers = 4 * hidden + (heads + 2 * kv + query_key + output) * model.head_dim
     if not moe:

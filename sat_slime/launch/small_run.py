@@ -132,15 +132,20 @@ DEVICES = ("/dev/nvidiactl", "/dev/dxg", "/dev/kfd")
 """The files of a GPU's driver: NVIDIA's, that of Windows, AMD's."""
 
 
+def installed_version(package: str) -> str | None:
+    """Return the version of an installed distribution; None where it is not installed."""
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
 def cpu_findings(config: SlimeConfig) -> Iterator[Finding]:
     """Yield findings on packages that slime's parser does not miss, and Megatron's checkout."""
     for package, install in LATE.items():
         if importlib.util.find_spec(package) is None:
             yield fail("package", f"{package} not installed: {install}")
-    try:
-        installed = importlib.metadata.version("sglang")
-    except importlib.metadata.PackageNotFoundError:
-        installed = "not installed"
+    installed = installed_version("sglang") or "not installed"
     fault = f"is {installed}, and slime was run with {SGLANG}: scripts/setup.sh in a checkout"
     yield ok("sglang", installed) if installed == SGLANG else fail("sglang", fault)
     file, mark = MEGATRON_PATCH

@@ -9,11 +9,11 @@ import os
 import re
 import shutil
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
-from sat_slime.config.slime_schema import SlimeConfig, SlimeModelConfig
+from sat_slime.config.slime_schema import SlimeConfig
 from sat_slime.config.source import ConfigError
 from sat_slime.launch.hf_checkpoint import read_tokenizer, reason_of, stop_tokens, turn_end
 from sat_slime.launch.machine import SLICE, first_rows
@@ -32,22 +32,6 @@ INSIDE, BEHIND_ATTENTION, BEHIND_FEED_FORWARD = 1.5, 0.15, 0.7
 """Gains of random matrices: those that read the residual stream, and those that write into it."""
 ROWS_READ = 20_000
 """Rows of a file of prompts that are looked at."""
-
-
-def tied_embeddings(model: SlimeModelConfig) -> bool:
-    return not model.architecture.get("untie-embeddings-and-output-weights")
-
-
-def thin_sizes(model: SlimeModelConfig) -> Any:
-    """Return a model's sizes, with the constants that its config.json has (models.families.ModelSizes)."""
-    names = "layers hidden_size attention_heads kv_heads head_dim ffn_size experts experts_per_token expert_ffn_size"
-    return SimpleNamespace(
-        **{name: getattr(model, name) for name in names.split()},
-        tied_embeddings=tied_embeddings(model),
-        rope_base=model.architecture.get("rotary-base") or 10000,
-        norm_eps=float(model.architecture.get("norm-epsilon") or 1e-5),
-        max_positions=model.max_positions or 32768,
-    )
 
 
 def make_material(run: SlimeConfig, thin: SlimeConfig, folder: Path) -> None:
@@ -161,13 +145,14 @@ def write_model(thin: SlimeConfig, folder: Path, script: Sequence[Sequence[int]]
     import torch
     from safetensors.torch import save_file
 
-    sizes, model, tokenizer = thin_sizes(thin.model), thin.model, read_tokenizer(folder)
+    model = replace(thin.model, max_positions=thin.model.max_positions or 32768)
+    tokenizer = read_tokenizer(folder)
     vocab_size = model.vocab_size or 1 + max(tokenizer.get_vocab().values())  # where slime takes the checkpoint's
     family = model.resolved_family
     assert family is not None
     torch.manual_seed(thin.seed)
     tensors: dict[str, torch.Tensor] = {}
-    for weight in family.weights(sizes, vocab_size):
+    for weight in family.weights(model, vocab_size):
         for name, shape in weight.tensors.items():
             layers = range(model.layers) if "{layer}" in name else range(1)
             for layer in layers:
@@ -178,7 +163,7 @@ def write_model(thin: SlimeConfig, folder: Path, script: Sequence[Sequence[int]]
         _follow(embedding, output, script, words=max(4, thin.rollout.max_response_tokens))
     save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
     end = min(stop_tokens(folder, tokenizer), default=stop or 0)
-    config = family.hf_config(sizes, vocab_size, end, "float32")
+    config = family.hf_config(model, vocab_size, end, "float32")
     config["transformers_version"] = "4.51.0"  # without one transformers takes every tokenizer for a faulty Mistral's
     (folder / "config.json").write_text(json.dumps(config, indent=1), encoding="utf-8")
 

@@ -14,7 +14,6 @@ from typing import Any
 from sat_slime.config.jsonl import number, read_rows
 from sat_slime.config.method_section import build_method
 from sat_slime.config.slime_schema import SlimeConfig
-from sat_slime.rehearsal.material import tied_embeddings
 from sat_slime.report.dumps import load_payload
 
 OK, WARN, FAIL, NOTE = "OK", "WARN", "FAIL", "NOTE"
@@ -156,7 +155,7 @@ def _responses(thin: SlimeConfig, records: Records) -> Iterator[Check]:
     reasons = Counter(str(sample["status"]) for sample in samples)
     found = ", ".join(f"{count} {reason}" for reason, count in reasons.most_common())
     ended, known = bool(reasons.get("completed")), set(reasons) <= {"completed", "truncated"}
-    if known and not ended and tied_embeddings(thin.model):
+    if known and not ended and thin.model.tied_embeddings:
         remark = "random words: a thin model with tied embeddings does not end a response by itself"
         yield Check("why responses ended", "", found, NOTE, remark)
     else:

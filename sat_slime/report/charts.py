@@ -184,11 +184,11 @@ def lines(
     """
     names = list(dict.fromkeys(frame["line"]))
     frame = frame.assign(key=frame["line"].map({name: f"line{i}" for i, name in enumerate(names)}))
-    base = alt.Chart(alt.NamedData("numbers"))
+    shown = alt.Chart(alt.NamedData("numbers")).transform_filter(CHOSEN)
     near = alt.selection_point(name="near", nearest=True, on="pointerover", fields=["x"], empty=False)
     steps_of_one: dict[str, Any] = {"axis": alt.Axis(tickMinStep=1)} if (frame["x"] % 1 == 0).all() else {}
     across = axis(x, "x:Q", kind=alt.X, **steps_of_one)
-    base = base.transform_filter(CHOSEN).encode(across, axis(y, "y:Q", log=log, zero=zero), **coloured(names, of))
+    base = shown.encode(across, axis(y, "y:Q", log=log, zero=zero), **coloured(names, of))
     layers: list[Any] = []
     if "low" in frame:
         mark = base.mark_rule(clip=True) if points else base.mark_area(opacity=0.13, clip=True)
@@ -204,21 +204,12 @@ def lines(
         layers.append(base.mark_point(filled=True, size=36, clip=True, opacity=1).encode(strokeDash=SOLID))
     rule = alt.Chart(alt.InlineData([{}])).mark_rule(color=GREY, strokeDash=[2, 2], clip=True)
     layers += [rule.encode(y=alt.datum(value)) for value in levels]
-    tips = [
-        alt.Tooltip(field=f"line{i}", type="quantitative", title=line, format=".4~g") for i, line in enumerate(names)
-    ]
-    told = (
-        alt.Chart(alt.NamedData("numbers"))
-        .transform_filter(CHOSEN)
-        .transform_pivot("key", value="y", groupby=["x"])
-        .mark_rule(color=GREY)
-        .encode(
-            alt.X("x:Q"),
-            opacity=alt.when(near).then(alt.value(0.5)).otherwise(alt.value(0)),
-            tooltip=[alt.Tooltip("x:Q", title=x, format=".5~g"), *tips],
-        )
-        .add_params(near)
-    )
+    tips = [alt.Tooltip("x:Q", title=x, format=".5~g")]
+    for i, line in enumerate(names):
+        tips.append(alt.Tooltip(field=f"line{i}", type="quantitative", title=line, format=".4~g"))
+    told = shown.transform_pivot("key", value="y", groupby=["x"]).mark_rule(color=GREY).add_params(near)
+    seen = alt.when(near).then(alt.value(0.5)).otherwise(alt.value(0))
+    told = told.encode(alt.X("x:Q"), opacity=seen, tooltip=tips)
     view = alt.layer(*layers, told).properties(title=title, height=height)
     return Chart(name, view, frame, {"x": x, "y": y})
 

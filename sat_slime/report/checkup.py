@@ -13,13 +13,12 @@ import numpy as np
 import pandas as pd
 
 from sat_slime.report.dumps import Skipped, StepBatch, by_number, files_in, find_dumps, steps
-from sat_slime.report.frames import finite
 from sat_slime.report.page import Page, Section, Table, check_out, count_of, write_page
 from sat_slime.report.run import figures as run_figures
 from sat_slime.runs import health
 from sat_slime.runs.folder import RunFolderError
 from sat_slime.runs.health import FLOOR_STEPS, LEAST_ESS, MISMATCH_RISE, MOST_TRUNCATED, SCORES, Symptom
-from sat_slime.runs.reading import RunData, has
+from sat_slime.runs.reading import RunData, has, known
 from sat_slime.runs.trackers import READABLE, is_tracker, read_tracked, what_it_is
 
 
@@ -76,10 +75,7 @@ def read(paths: Sequence[Path], on_file: Callable[[str], object] = lambda name: 
         found.data = read_tracked(trackers)
     dumps, found.skipped = find_dumps(sorted(found.training, key=by_number))
     rows = []
-    for step in steps(dumps):
-        if isinstance(step, Skipped):
-            found.skipped.append(step)
-            continue
+    for step in steps(dumps, found.skipped):
         on_file(step.name)
         rows.append(step_numbers(step))
         del step  # it must not be in memory together with the next one
@@ -209,7 +205,7 @@ def _summary(found: Checkup) -> Iterator[str]:
     if len(dumped):
         parts.append(f"{count_of(len(dumped), 'optimizer step')} in dumps, {dumped['tokens'].sum():,} tokens")
     yield f"Read: {'; '.join(parts)}."
-    reward = finite(metrics.get("reward/mean", ()))
+    reward = known(metrics, "reward/mean")[1]
     if len(reward) > 1:
         window = max(1, min(16, len(reward) // 2))
         yield (

@@ -43,8 +43,7 @@ def write_comparison(paths: Sequence[str | Path], out: str | Path | None = None,
     runs. Raises RunFolderError for a path without runs, or a folder of something else."""
     own = out is None and len(paths) == 1 and GridFolder(paths[0]).is_grid()
     folder = Path(paths[0]) if own else Path(out or "report")
-    if not own:
-        check_out(folder)
+    check_out(folder, own)
     collection = collect(paths, paper)
     if not collection.runs and not collection.planned:
         raise RunFolderError(f"{paths[0]} holds no run yet: there is nothing to report")

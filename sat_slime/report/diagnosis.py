@@ -9,7 +9,7 @@ would not be beyond the quantile. Several parts can decide a token, or none.
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -19,7 +19,7 @@ import torch
 
 from sat_slime.objective import mismatch_parts
 from sat_slime.report import charts
-from sat_slime.report.dumps import Skipped, StepBatch, files_in, find_dumps, steps
+from sat_slime.report.dumps import StepBatch, files_in, find_dumps, steps
 from sat_slime.report.page import NBSP, Page, Section, Strong, Table, count_of, headline, percent, write_page
 from sat_slime.runs.folder import RunFolderError
 from sat_slime.runs.reading import Run, load_run, section
@@ -103,12 +103,8 @@ def load_tokens(paths: Sequence[Path]) -> Tokens | None:
     """Read the tokens of those dumps that tell the most parts of d; None when none tells any. Damaged files
     and tokens that are left out are named. Raises RunFolderError where there are dumps and none can be read."""
     dumps, skipped = find_dumps(paths)
-    every, damaged = list[Tokens](), [str(one) for one in skipped]
-    for step in steps(dumps):
-        if isinstance(step, Skipped):
-            damaged.append(str(step))
-        else:
-            every.append(_tokens_of(step))
+    every = [_tokens_of(step) for step in steps(dumps, skipped)]
+    damaged = [str(one) for one in skipped]
     if damaged and not every:
         raise RunFolderError(f"no dump can be read: {'; '.join(damaged[:3])}")
     most = max((list(one.parts) for one in every), key=len, default=[])
@@ -133,34 +129,26 @@ def _tokens_of(step: StepBatch) -> Tokens:
     return Tokens(frame, of_parts, step.replayed)
 
 
-def attribute(
-    parts: Mapping[str, np.ndarray] | pd.DataFrame,
-    chosen: np.ndarray | None = None,
-    beyond: float | None = None,
-    d: np.ndarray | None = None,
-) -> pd.DataFrame:
+def attribute(parts: pd.DataFrame, beyond: float | None = None, d: np.ndarray | None = None) -> pd.DataFrame:
     """Attribute d to its parts.
 
     Args:
-        chosen: (N,) bool, the tokens to look at. Default: all.
-        beyond: nats; only the chosen tokens with |d| above it, strictly.
+        beyond: nats; only the tokens with |d| above it, strictly. Default: all.
         d: (N,) what they are parts of. Default: their sum.
 
     Returns:
         For each part size, the mean of |part| in nats; share, of the sum of |d|, in the direction of d; and decides,
         the share of the tokens beyond that would not be there without it, NaN without `beyond`.
     """
-    frame = pd.DataFrame(parts)
-    whole = frame.sum(axis=1) if d is None else pd.Series(d)
-    inside = np.ones(len(whole), bool) if chosen is None else chosen
+    whole = parts.sum(axis=1) if d is None else pd.Series(d, parts.index)
     if beyond is not None:
-        inside = inside & (whole.abs() > beyond)
-    frame, whole = frame[inside], whole[inside]
+        tail = whole.abs() > beyond
+        parts, whole = parts[tail], whole[tail]
     return pd.DataFrame(
         {
-            "size": frame.abs().mean(),
-            "share": frame.mul(np.sign(whole), axis=0).sum() / (whole.abs().sum() or np.nan),
-            "decides": np.nan if beyond is None else (frame.rsub(whole, axis=0).abs() <= beyond).mean(),
+            "size": parts.abs().mean(),
+            "share": parts.mul(np.sign(whole), axis=0).sum() / (whole.abs().sum() or np.nan),
+            "decides": np.nan if beyond is None else (parts.rsub(whole, axis=0).abs() <= beyond).mean(),
         }
     )
 
@@ -257,7 +245,7 @@ def lag_table(tokens: Tokens) -> Table:
         inside = tokens.frame["lag"].to_numpy() == lag
         size = np.abs(tokens.d[inside])
         row = {"lag": f"{lag:g}", "tokens": len(size), "mean |d|": size.mean(), "99 %": quantile(size, 0.99)}
-        shares = attribute(tokens.parts, inside)["share"].rename(LABELS)
+        shares = attribute(tokens.parts[inside])["share"].rename(LABELS)
         rows.append(row | {"in tail": (size > beyond).mean(), **shares})
     formats = dict.fromkeys(("in tail", *(LABELS[name] for name in tokens.parts)), "%")
     return Table(

@@ -456,28 +456,28 @@ def by_number(file: str | Path) -> list[tuple[int, str]]:
     return [(int(part), "") if part.isdecimal() else (-1, part) for part in re.split(r"(\d+)", Path(file).name)]
 
 
-def steps(dumps: Sequence[Dump], needed: frozenset[Column] = frozenset()) -> Iterator[StepBatch | Skipped]:
-    """Read the optimizer steps of the dumps with their micro-batches, each when asked for. A dump that cannot be read,
-    lacks a needed column, holds a step again or no active token is a Skipped, and so are tokens that were left out."""
+def steps(dumps: Sequence[Dump], told: list[Skipped], needed: frozenset[Column] = frozenset()) -> Iterator[StepBatch]:
+    """Read the optimizer steps of the dumps with their micro-batches, each when asked for. What is left out goes to
+    `told`: a dump that cannot be read, lacks a needed column, holds a step again or no active token; single tokens."""
     first: dict[tuple[Path, str], Path] = {}
     for dump in dumps:
         path = dump.paths[0]
         try:
             batches = read_rollout(dump.paths)
         except DumpFault as fault:
-            yield Skipped(path, str(fault))
+            told.append(Skipped(path, str(fault)))
             continue
         while batches:  # each step is freed once it was used
             batch = batches.pop(0)
             if (same := first.setdefault((path.parent, batch.name), path)) != path:
-                yield Skipped(path, f"it is {batch.name} again, which {same.name} holds")
+                told.append(Skipped(path, f"it is {batch.name} again, which {same.name} holds"))
                 continue
             if missing := sorted(needed - batch.more.keys()):
                 what = f"does not hold {' and '.join(missing)}, which one of the methods reads: leave that out"
-                yield Skipped(path, f"{batch.name} {what}")
+                told.append(Skipped(path, f"{batch.name} {what}"))
                 continue
-            yield from (Skipped(path, f"{batch.name}: {text}", whole=False) for text in batch.left_out)
-            if not batch.mask.any():
-                yield Skipped(path, f"{batch.name} has no active token")
-                continue
-            yield batch
+            told += [Skipped(path, f"{batch.name}: {text}", whole=False) for text in batch.left_out]
+            if batch.mask.any():
+                yield batch
+            else:
+                told.append(Skipped(path, f"{batch.name} has no active token"))

@@ -14,15 +14,15 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from sat_slime.config import ConfigError
+from sat_slime.config import ConfigError, load_grid
 from sat_slime.config.loader import marked_settings
 from sat_slime.config.method_section import method_in
 from sat_slime.config.section import COMPUTES_NOTHING, OWN_TO_A_CELL, among, flat
 from sat_slime.report.methods import MAIN_TABLE, PAPER_ORDER, WITH, PaperCell, label_of, method_called
 from sat_slime.runs.folder import RunFolder, RunFolderError
-from sat_slime.runs.grid import Cell, GridFolder
+from sat_slime.runs.grid import Cell, GridFolder, plan_cells
 from sat_slime.runs.health import Collapse, judge
-from sat_slime.runs.reading import Run, RunData, has, load_run, row_faults, section
+from sat_slime.runs.reading import Run, load_run, row_faults, section
 from sat_slime.runs.trackers import READABLE, is_tracker, read_tracked, what_it_is
 
 NAMED_SETTINGS = 3
@@ -185,7 +185,7 @@ def _runs_in(collection: Collection, grid: GridFolder) -> list[ComparedRun]:
         return [load_compared_run(grid.path)]
     planned = list[Cell]()
     try:
-        planned = grid.planned()
+        planned = plan_cells(load_grid(grid.config))
     except ConfigError as error:
         collection.left_out += str(error).splitlines()
     collection.planned += planned
@@ -209,22 +209,20 @@ def load_compared_run(path: Path) -> ComparedRun:
             f"{path} is no run, grid or file of metrics: {what_it_is(path)}. A run has config.yaml or metrics.jsonl, a "
             f"grid grid.yaml; of other runs {READABLE} can be read"
         )
-    config, metrics = run.config, dict(run.data.metrics)
-    if metrics:
-        metrics["step"] = steps_of(run.data)
-    match, method, pipeline = _NAME.match(name), section(config, "method"), section(config, "pipeline")
-    lag = _whole(pipeline.get("lag", match and match["lag"]), None)
+    config, metrics = run.config, run.data.metrics
+    match, method = _NAME.match(name), section(config, "method")
+    lag = section(config, "pipeline").get("lag", int(match["lag"]) if match else None)
     if lag is None and "lag/max" in metrics:
         lag = int(np.nanmax(metrics["lag/max"]))
-    period = max(1, (lag or 1) * _whole(pipeline.get("optimizer_steps_per_rollout"), 1))
+    seed = str(config.get("seed", match and match["seed"]))
     return ComparedRun(
         folder,
         config,
         run.state,
-        replace(run.data, metrics=metrics, period=period),
+        replace(run.data, period=max(run.data.period, lag or 1)),
         method=method_in(method).name if method else match["method"] if match else name,
         lag=lag,
-        seed=_whole(config.get("seed", match and match["seed"]), None),
+        seed=int(seed) if seed.isdecimal() else None,
         faults=tuple(row_faults(folder)) if ours else (),
     )
 
@@ -247,22 +245,10 @@ def told_settings(config: Mapping[str, Any]) -> dict[str, Any]:
     return told | ({DENOMINATOR: given} if given and given != method_in(method).denominator else {})
 
 
-def _whole(value: Any, default: Any) -> Any:
-    try:
-        return int(value)
-    except (TypeError, ValueError):
-        return default
-
-
-def finite(values: np.ndarray | Sequence[float]) -> np.ndarray:
-    """Return the finite ones of the values."""
-    values = np.asarray(values, dtype=float)
-    return values[np.isfinite(values)]
-
-
 def finite_mean(values: np.ndarray | Sequence[float]) -> float:
     """Return the mean of the finite values; NaN where there are none."""
-    known = finite(values)
+    known = np.asarray(values, dtype=float)
+    known = known[np.isfinite(known)]
     return float(known.mean()) if len(known) else math.nan
 
 
@@ -273,20 +259,10 @@ def smooth(values: np.ndarray, period: int) -> np.ndarray:
     return pd.Series(values).rolling(window, center=True, min_periods=1).mean().to_numpy()
 
 
-def steps_of(data: RunData) -> np.ndarray:
-    """Return (steps,) the x of every metric."""
-    length = max((len(values) for values in data.metrics.values()), default=0)
-    return data.metrics.get("step", np.arange(1.0, length + 1))
-
-
 def scores(run: ComparedRun) -> pd.DataFrame:
     """Return the evaluations with an accuracy, y, in the order of x, the updates of the measured weights."""
-    evals = run.data.evals
-    if "accuracy" not in evals:
-        return pd.DataFrame({"x": [], "y": []}, dtype=float)
-    steps = evals.get("step", np.arange(len(evals["accuracy"]), dtype=float))
-    weights = evals.get("weights_step", steps)
-    frame = pd.DataFrame({"x": np.where(np.isfinite(weights), weights, steps), "y": evals["accuracy"]})
+    evals = pd.DataFrame(dict(run.data.evals), columns=["step", "weights_step", "accuracy"], dtype=float)
+    frame = pd.DataFrame({"x": evals["weights_step"].fillna(evals["step"]), "y": evals["accuracy"]})
     return frame[np.isfinite(frame).all(axis=1)].sort_values("x", kind="stable", ignore_index=True)
 
 
@@ -295,10 +271,8 @@ def curve(run: ComparedRun, key: str) -> pd.DataFrame:
     over whole lag cycles. Empty where the run lacks it."""
     if key == "accuracy":
         return scores(run)
-    if not has(run.data.metrics, key):
-        return pd.DataFrame({"x": [], "y": []}, dtype=float)
-    averaged = smooth(run.data.metrics[key], run.data.period)
-    return pd.DataFrame({"x": run.data.metrics["step"], "y": averaged}).dropna(subset="x")
+    frame = pd.DataFrame(dict(run.data.metrics), columns=["step", key], dtype=float).set_axis(["x", "y"], axis=1)
+    return frame.assign(y=smooth(frame["y"].to_numpy(), run.data.period)).dropna()
 
 
 def seed_curve(runs: Sequence[ComparedRun], key: str) -> pd.DataFrame:

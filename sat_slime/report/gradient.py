@@ -17,13 +17,11 @@ import pandas as pd
 import torch
 from torch import Tensor
 
-from sat_slime.objective import Method, TokenBatch, Tokens, log_ratio, named_method, policy_surrogate, threshold_scores
+from sat_slime.objective import Method, TokenBatch, Tokens, policy_surrogate, threshold_scores
 from sat_slime.objective.terms import bounded_exp
 from sat_slime.objective.tokens import response_mean_weights
 from sat_slime.report.dumps import StepBatch
 
-UNCLIPPED = Method(named_method("grpo").stabilizers, clip=None)
-"""The importance-sampled gradient r A of every token, which the others are compared with."""
 KEPT, REWEIGHTED, MASKED, CLIPPED = range(4)
 FATES = ("kept", "re-weighted", "masked", "clipped")
 """The fates of a token. Kept: its own term of the surrogate has the slope r A of its method's ratio, to a millionth.
@@ -59,7 +57,8 @@ def token_gradient(method: Method, span: StepBatch, threshold: Tensor | None) ->
     without meaning where A is 0 or the token inactive; and the (N,) d of the method. Without a `threshold` of the step
     its judge takes one over each micro-batch of the span."""
     tokens = tokens_of(span, method)
-    d = log_ratio(method, tokens).requires_grad_()
+    t = Tokens(method, tokens)
+    d = t.back(t.d).detach().requires_grad_()
     if method.judge is None or threshold is not None:
         results = [policy_surrogate(method, tokens, threshold=threshold, d=d)]
     else:
@@ -71,10 +70,7 @@ def token_gradient(method: Method, span: StepBatch, threshold: Tensor | None) ->
     values = torch.cat([result.values for result in results])
     (slopes,) = torch.autograd.grad(values, d, torch.ones_like(values))
     d = d.detach()
-    weights = slopes
-    if method.ratio == "sequence":
-        t = Tokens(method, tokens, d=d)
-        weights = t.back(t.mean(t.cut(slopes)))
+    weights = t.back(t.mean(t.cut(slopes))) if method.ratio == "sequence" else slopes
     flat, none = slopes == 0, values.detach() == 0
     fates = torch.where(slopes.isclose(bounded_exp(d) * span.advantages, 1e-6, 0.0), KEPT, REWEIGHTED)
     fates.masked_fill_(flat & none, MASKED)
@@ -90,7 +86,7 @@ def span_sums(
     Returns:
         A row for each of M methods, over the tokens with an advantage: `tokens`; COUNTS; and of v = g / A, the weight
         on A grad log pi, `sum |v|`, `sum v²` and `largest |v|`. Then (M + 1, M + 1) sums of (w g) (w h) over all
-        active tokens, the last row and column those of UNCLIPPED.
+        active tokens, the last row and column those of the unclipped, importance-sampled r A over mu.
     """
     mask, advantages = span.mask, span.advantages
     weights = response_mean_weights(mask, span.lengths, 1)
@@ -110,7 +106,7 @@ def span_sums(
         of_v["largest |v|"] = float(v.norm(math.inf)) if len(v) else 0.0
         sums.append({"tokens": int(counted.sum()), **dict(zip(COUNTS, counts, strict=True)), **of_v})
         torch.mul(weights, g, out=row)
-    unclipped = bounded_exp(log_ratio(UNCLIPPED, tokens_of(span, UNCLIPPED))) * advantages
+    unclipped = bounded_exp(mismatch) * advantages
     torch.mul(weights, torch.where(mask, unclipped, 0.0), out=rows[-1])
     return pd.DataFrame(sums), (rows @ rows.T).numpy()
 

@@ -185,17 +185,13 @@ def write_page(
     return page
 
 
-def check_page(page: Path) -> None:
-    """Raise RunFolderError where a file would be overwritten that is no page of ours."""
+def check_out(folder: Path, own: bool = False) -> None:
+    """Raise RunFolderError where report.html must not be written to `folder`, since that holds something else. A report
+    that was interrupted has its figures and tables. own: the folder is a run's or a grid's, and holds more."""
+    page = folder / "report.html"
     if page.exists() and b"sat-slime" not in page.read_bytes():
         raise RunFolderError(f"{page} is no page of sat-slime: choose another folder by --out")
-
-
-def check_out(folder: Path) -> None:
-    """Raise RunFolderError where report.html must not be written to `folder`, since that holds something else. A report
-    that was interrupted has its figures and tables."""
-    check_page(folder / "report.html")
-    if not folder.exists() or (folder / "report.html").exists():
+    if own or page.exists() or not folder.exists():
         return
     names = {file.name for file in folder.iterdir() if not file.name.endswith(".tmp")} if folder.is_dir() else {""}
     if names - {"figures", "tables"}:

@@ -4,6 +4,7 @@ read and summed up, and a page tells of it."""
 from __future__ import annotations
 
 import itertools
+import json
 import math
 import os
 import shlex
@@ -20,7 +21,7 @@ import torch
 from sat_slime.config import ConfigError
 from sat_slime.config.loader import read_section
 from sat_slime.config.method_section import SWITCHES, MethodConfig, build_method, laid_over, section_name
-from sat_slime.config.source import parse_value
+from sat_slime.config.source import parse_setting
 from sat_slime.objective import PAPER_METHODS, Method, check_method, method_names, mismatch_metrics, named_method
 from sat_slime.report.charts import DASHES, ORANGE, SKY, VERMILION, Chart, Look, bars
 from sat_slime.report.dumps import Column, Skipped, StepBatch, find_dumps, steps
@@ -69,7 +70,8 @@ def choose(names: str = USUAL, settings: Sequence[str] = ()) -> list[Candidate]:
         read |= reads.keys()
         choices = [[(key, value) for value in values] for key, values in reads.values()]
         for varied in map(dict, itertools.product(*choices)):
-            label = " ".join([name, *(f"{key}={_shown(value)}" for key, value in varied.items())])
+            told = [f"{key}=" + json.dumps(value).strip('"') for key, value in varied.items()]
+            label = " ".join([name, *told])
             candidate = Candidate(label, _with(name, varied) if varied else method)
             try:
                 check_method(candidate.method)
@@ -106,15 +108,8 @@ def _wanted(names: str) -> list[str]:
 
 def _values(text: str) -> tuple[str, list[Any]]:
     """Return the key of a setting, and its values."""
-    key, equals, value = text.partition("=")
-    key = key.strip().removeprefix("method.")
-    if not equals or not key:
-        raise ConfigError(f"--set {text}: expected key=value, such as --set sat.alpha=0.95")
-    try:
-        parsed = parse_value(value)
-    except ConfigError:
-        raise ConfigError(f"--set {text}: the value {value!r} is not valid YAML; quote it") from None
-    return key, parsed if isinstance(parsed, list) else [parsed]
+    key, value = parse_setting(text)
+    return key.removeprefix("method."), value if isinstance(value, list) else [value]
 
 
 def _with(name: str, settings: dict[str, Any]) -> Method:
@@ -135,12 +130,6 @@ def _with(name: str, settings: dict[str, Any]) -> Method:
         return build_method(config.model_copy(update=dict.fromkeys(SWITCHES - own)))
     except ValueError as error:
         raise ConfigError(f"--set of {name}: {error}") from None
-
-
-def _shown(value: Any) -> str:
-    if value is None or isinstance(value, bool):
-        return {True: "true", False: "false", None: "null"}[value]
-    return f"{value:g}" if isinstance(value, float) else str(value)
 
 
 def read_columns(method: Method) -> frozenset[Column]:
@@ -165,7 +154,7 @@ def answerable(
 
 def lacks(method: Method, columns: frozenset[Column]) -> str | None:
     """Say what the method reads and a dump with these columns does not hold; None where nothing is missing."""
-    if method.top_p_replay:
+    if method.has("topp"):
         return (
             "takes the trainer's softmax over the tokens that the engine sampled from, and a dump has the log-probs of "
             "the forward pass that was made"
@@ -266,13 +255,10 @@ def replay(
     torch.set_num_threads(1)  # spans are computed side by side instead
     try:
         with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
-            for item in steps([dump for dump in dumps if needed <= dump.columns], needed):
-                if isinstance(item, Skipped):
-                    result.skipped.append(item)
-                    continue
-                result.rows.append(_replayed([candidate.method for candidate in usable], item, pool))
+            for batch in steps([dump for dump in dumps if needed <= dump.columns], result.skipped, needed):
+                result.rows.append(_replayed([candidate.method for candidate in usable], batch, pool))
                 on_step(result.rows[-1])
-                del item  # a large step must not be in memory together with the next one
+                del batch  # a large step must not be in memory together with the next one
     finally:
         torch.set_num_threads(threads_of_torch)
     if not result.rows:

@@ -14,15 +14,15 @@ import pandas as pd
 import yaml
 
 from sat_slime.config.jsonl import read_rows
-from sat_slime.objective.method import known
+from sat_slime.objective import method
 from sat_slime.objective.metrics import metric_named
 from sat_slime.report.charts import BLUE, GREY, Chart, axis, lines
-from sat_slime.report.frames import finite, finite_mean, smooth, steps_of
-from sat_slime.report.page import Section, check_out, check_page, count_of, headline, percent, write_page
+from sat_slime.report.frames import finite_mean, smooth
+from sat_slime.report.page import Section, check_out, count_of, headline, percent, write_page
 from sat_slime.runs.folder import worked_seconds
 from sat_slime.runs.health import advisories, judge, measures
 from sat_slime.runs.log import duration
-from sat_slime.runs.reading import Columns, Run, RunData, has, load_run, once_per_iteration, row_faults, section
+from sat_slime.runs.reading import Columns, Run, RunData, has, known, load_run, once_per_iteration, row_faults, section
 
 
 def write_report(path: str | Path, out: str | Path | None = None) -> Path:
@@ -30,17 +30,14 @@ def write_report(path: str | Path, out: str | Path | None = None) -> Path:
     page's path. Works on a run that is going on, failed or was killed, and on rows alone. Raises RunFolderError when
     `path` is no run folder, or `out` a folder of something else."""
     run = load_run(path)
-    page = run.folder.report if out is None else Path(out) / "report.html"
-    if out is None:
-        check_page(page)
-    else:
-        check_out(Path(out))
+    folder = run.folder.path if out is None else Path(out)
+    check_out(folder, own=out is None)
     subtitle = headline(run.config)  # reads the method: a stabilizer outside this package brings its metrics
     shown = figures(run.data, run.config) or [Section("figures", "", sentences=["No step was logged."])]
     text = yaml.safe_dump(run.config, sort_keys=False) if run.config else ""
     config = Section("configuration", "Resolved configuration", text=text, folded=True)
     return write_page(
-        page,
+        folder / "report.html",
         [*shown, config],
         title=run.name,
         subtitle=subtitle,
@@ -63,10 +60,9 @@ def verdict(run: Run) -> Iterator[str]:
     yield _learning(run)
     yield _staleness(run.data.metrics)
     metrics = run.data.metrics
-    of_steps = metrics.get("sat/newly_clipped", ())
-    newly, clipped = finite(of_steps), finite_mean(metrics.get("clip/fraction", ()))
+    newly, clipped = known(metrics, "sat/newly_clipped")[1], finite_mean(metrics.get("clip/fraction", ()))
     if len(newly):
-        where = f" at the {len(newly)} of {len(of_steps)} steps that tell" if len(newly) < len(of_steps) else ""
+        where = f" at the {len(newly)} of {run.steps} steps that tell" if len(newly) < run.steps else ""
         if not newly.any():
             yield (
                 f"SAT changed nothing{where}: it removed the gradient of no token that its base would have kept. Its "
@@ -83,11 +79,9 @@ def _learning(run: Run) -> str:
     metrics, evals = run.data.metrics, run.data.evals
     if sentence := judge(metrics, evals, run.data.period).sentence:
         return f"Collapsed: {sentence.removeprefix('the run ')}."
-    accuracy = evals.get("accuracy", np.zeros(0))
-    there = np.flatnonzero(np.isfinite(accuracy))
-    if len(there) > 1:
-        ends_of = there[[0, -1]]
-        scores, n = accuracy[ends_of], evals.get("n_samples", np.full(len(accuracy), np.nan))[ends_of]
+    evaluated = pd.DataFrame(dict(evals), columns=["accuracy", "n_samples"], dtype=float).dropna(subset="accuracy")
+    if len(evaluated) > 1:
+        scores, n = evaluated.iloc[[0, -1]].to_numpy().T
         before, after = scores
         text = f"from {percent(before)} to {percent(after)}"
         if not ((n > 0) & (scores >= 0) & (scores <= 1)).all():
@@ -97,7 +91,7 @@ def _learning(run: Run) -> str:
         if abs(after - before) < 2 * math.sqrt((p * (1 - p) / n).sum()):
             return f"Held-out accuracy did not change beyond its noise: {text}."
         return f"Held-out accuracy {'rose' if after > before else 'fell'} {text}."
-    if len(rewards := finite(metrics.get("reward/mean", ()))) > 1:
+    if len(rewards := known(metrics, "reward/mean")[1]) > 1:
         first, last = ends(rewards, run.data.period)
         return f"The training reward went from {first:.3f} to {last:.3f}; accuracy was measured less than twice."
     return "Nothing was learned yet: accuracy and reward are known at less than two steps."
@@ -322,7 +316,7 @@ def of_the_method(data: RunData) -> Iterator[Panel]:
     """Yield the panels of what stabilizers measure of themselves and no other panel has: by what is measured, such as
     the masked tokens of all gates."""
     drawn = {name for _, _, panels in FIGURES.values() for panel in panels for name in panel.metrics}
-    prefixes = tuple(f"{kind.prefix()}/" for kind in known())
+    prefixes = tuple(f"{kind.prefix()}/" for kind in method.known())
     groups: dict[str, list[str]] = {}
     for name in data.metrics:
         if name.startswith(prefixes) and not name.startswith("sat/") and name not in drawn:
@@ -349,7 +343,7 @@ def panel_chart(data: RunData, panel: Panel, name: str, levels: Sequence[float] 
     for metric in metrics:
         there = np.isfinite(data.metrics[metric])  # of what some steps measure those alone make a cycle
         own = scale * data.metrics[metric][there]
-        frame = pd.DataFrame({"x": steps_of(data)[there], "y": smooth(own, data.period), "step": own})
+        frame = pd.DataFrame({"x": data.metrics["step"][there], "y": smooth(own, data.period), "step": own})
         if panel.log:
             frame = frame.where(frame > 0)
         if panel.raw:
@@ -361,18 +355,14 @@ def panel_chart(data: RunData, panel: Panel, name: str, levels: Sequence[float] 
 
 def accuracy_chart(data: RunData) -> list[Chart]:
     """Return the accuracy with its interval, by optimizer step; without evaluations none."""
-    if not has(data.evals, "accuracy"):
+    names = {"step": "x", "accuracy": "y", "accuracy/low_samples": "low", "accuracy/high_samples": "high"}
+    frame = pd.DataFrame(dict(data.evals), columns=[*names], dtype=float).rename(columns=names).dropna(subset="y")
+    if not len(frame):
         return []
-    accuracy = data.evals["accuracy"]
-    steps = data.evals.get("step", np.arange(len(accuracy)))
-    variance = accuracy * (1 - accuracy)  # below 0: no share of successes
-    error = np.sqrt(np.where(variance < 0, np.nan, variance) / data.evals.get("n_samples", np.nan))
-    low, high, are = accuracy - error, accuracy + error, "standard error"
-    if has(data.evals, "accuracy/low_samples"):
-        low, high, are = data.evals["accuracy/low_samples"], data.evals["accuracy/high_samples"], "95 % interval"
-    frame = pd.DataFrame({"x": steps, "y": accuracy, "low": low, "high": high, "line": "accuracy"}).dropna(subset="y")
-    title = " of ".join(["held-out accuracy", *data.datasets[:1]]) + f", bars: {are}" * bool(np.isfinite(low).any())
+    title = " of ".join(["held-out accuracy", *data.datasets[:1]])
+    title += ", bars: 95 % interval" * bool(frame["low"].notna().any())
     before = frame["y"][frame["x"] <= 0].head(1).tolist()
+    frame = frame.assign(line="accuracy")
     return [lines("accuracy", frame, title, "optimizer step", "accuracy", points=True, levels=before)]
 
 
@@ -387,7 +377,7 @@ def mismatch_chart(data: RunData) -> list[Chart]:
     own = data.metrics["mismatch/d_pi"]
     teeth = has(data.metrics, "lag/mean") and len(own) <= CYCLES * data.period
     shown = own if teeth else smooth(own, data.period)
-    frame = pd.DataFrame({"x": steps_of(data), "y": shown, "line": "d_pi"})
+    frame = pd.DataFrame({"x": data.metrics["step"], "y": shown, "line": "d_pi"})
     if not teeth:
         return [lines("d_pi", frame, "d_pi, mean over lag cycles", "optimizer step", "d_pi, nats")]
     frame["lag"] = data.metrics["lag/mean"]

@@ -181,11 +181,12 @@ def _named_pairs(methods: list[str]) -> dict[str, list[tuple[str, str]]]:
     """Return what else the paper compares, as (method, other method) by group."""
     best = [("sat-gspo-r3", other) for other in ("grpo", "gspo", "dppo")]
     known = [method for method in map(method_called, methods) if method and not method.has("sat")]
-    gspo = [(method.name, method.on("grpo").name) for method in known if method.base_path == "gspo" != method.name]
+    gspo = [method.name for method in known if method.base_path == "gspo" != method.name]
+    to_grpo = [("gspo", "grpo"), ("dppo", "grpo"), *((name, name.replace("gspo", "grpo")) for name in gspo)]
     groups = {
         AGAINST_BASELINES: best,
         "with R3 against without": pairs_without("r3", methods),
         "with TIS against without": pairs_without("tis", methods),
-        "sequence ratio or DPPO against GRPO": [("gspo", "grpo"), ("dppo", "grpo"), *gspo],
+        "sequence ratio or DPPO against GRPO": to_grpo,
     }
     return {group: [pair for pair in pairs if {*pair} <= {*methods}] for group, pairs in groups.items()}

@@ -13,7 +13,7 @@ import sat_slime
 from sat_slime.config import ConfigError, load_config
 from sat_slime.config.jsonl import number, read_rows
 from sat_slime.config.loader import RunConfig
-from sat_slime.config.section import changed_since, differences, kept_changes
+from sat_slime.config.section import changed_since, differences, kept_settings
 from sat_slime.runs.folder import RunFolder, RunFolderError
 
 Config = TypeVar("Config", bound=RunConfig)
@@ -27,7 +27,7 @@ def settings_before(config: Config, path: Path) -> Config:
     saved = load_config(RunFolder.open(path).config)
     if not isinstance(saved, type(config)):
         raise ConfigError(f"{path}: a run of runtime {saved.runtime}, not of {config.runtime}: choose another --name")
-    if changed := kept_changes(saved, config):
+    if changed := changed_since(kept_settings(saved), config):
         raise ConfigError(
             f"{path}: a resumed run keeps its settings, but these differ: {changed}; leave them as they were, or "
             "start another run with --name X"

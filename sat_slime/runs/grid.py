@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from sat_slime.config import ConfigError, GridConfig, build_method, dump_config, load_grid
+from sat_slime.config import ConfigError, GridConfig, build_method, dump_config
 from sat_slime.config.jsonl import write_atomically
 from sat_slime.config.loader import RunConfig, vary
 from sat_slime.config.schema import matches
@@ -103,10 +103,6 @@ class GridFolder:
     def has_begun(self) -> bool:
         """Return whether a grid was started here: the file alone may be what `init grid` wrote."""
         return self.is_grid() and self.cells.is_dir()
-
-    def planned(self) -> list[Cell]:
-        """Return the cells that grid.yaml names. Raises ConfigError."""
-        return plan_cells(load_grid(self.config))
 
     @contextlib.contextmanager
     def held(self, grid: GridConfig, run: RunConfig) -> Iterator[None]:

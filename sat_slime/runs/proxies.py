@@ -10,14 +10,7 @@ import socket
 from collections.abc import Iterable, Mapping
 from urllib.parse import urlsplit
 
-PROXIES = ("http_proxy", "https_proxy", "all_proxy")
 HERE = ("localhost", "127.0.0.1", "::1", "0.0.0.0")
-
-
-def proxies(environment: Mapping[str, str]) -> dict[str, str]:
-    """Return the proxies that an environment names, HOST:PORT by the variable's name, without user and password."""
-    values = {name: environment.get(name) or environment.get(name.upper()) for name in PROXIES}
-    return {name: value.rpartition("://")[2].rpartition("@")[2].rstrip("/") for name, value in values.items() if value}
 
 
 def without_proxy(environment: Mapping[str, str], hosts: Iterable[str] = ()) -> dict[str, str]:

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from sat_slime.config.jsonl import damaged_lines, number, parse_object, read_rows
-from sat_slime.config.source import ConfigError, plain_values
+from sat_slime.config.source import ConfigError, read_file
 from sat_slime.runs.folder import RunFolder
 
 TAIL_BYTES = 32 * 2**10
@@ -48,9 +48,11 @@ def newest_numbers(run: RunFolder) -> dict[str, str]:
 
 
 def columns(rows: list[dict[str, Any]]) -> dict[str, np.ndarray]:
-    """Return the numeric columns of `rows`, NaN where missing; keys that never hold a number are left out."""
+    """Return the numeric columns of `rows`, NaN where missing; keys that never hold a number are left out. Beside any
+    other there is `step`, by the order of the rows if none tells it."""
     keys = dict.fromkeys(key for row in rows for key, value in row.items() if isinstance(value, (int, float)))
-    return {key: np.array([number(row, key) for row in rows], dtype=np.float64) for key in keys}
+    found = {key: np.array([number(row, key) for row in rows], dtype=np.float64) for key in keys}
+    return {"step": np.arange(1.0, len(rows) + 1), **found} if found else {}
 
 
 def known(columns: Columns, key: str) -> tuple[np.ndarray, np.ndarray]:
@@ -80,8 +82,7 @@ def has(columns: Columns, key: str) -> bool:
 def once_per_iteration(metrics: Columns, key: str, steps: int) -> np.ndarray:
     """Return one value for each iteration, where rows do not tell it of so many optimizer steps, of a column that all
     of them share."""
-    step = metrics.get("step", np.arange(1.0, len(metrics[key]) + 1))
-    counted = (step - 1) // steps + 1
+    counted = (metrics["step"] - 1) // steps + 1
     told = metrics.get("iteration", counted)  # older rows of slime lack it
     _, first = np.unique(np.where(np.isfinite(told), told, counted), return_index=True)
     return metrics[key][first]
@@ -177,7 +178,7 @@ def row_faults(folder: RunFolder) -> Iterator[str]:
 def read_yaml(path: Path) -> dict[str, Any]:
     """Return the plain values of a YAML file, unchecked; empty where it is missing, unreadable or no mapping."""
     try:
-        return plain_values(path)
+        return read_file(path).values
     except (OSError, ConfigError):
         return {}
 

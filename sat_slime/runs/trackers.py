@@ -15,7 +15,6 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -135,39 +134,22 @@ _TROUBLE = re.compile(r"\b(?:\w*Error|\w*Exception|Traceback|out of memory|SIGKI
 _ESCAPES = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
 
 
-@dataclass(frozen=True)
-class LogLine:
-    """The contents of one line of the log."""
-
-    kind: str
-    """Of a line of metrics a key of STEPS_OF_LINES; else phase, trouble or other."""
-    number: int = -1
-    """In a step line the number of optimizer steps before this one; in other lines of metrics the rollout."""
-    metrics: Mapping[str, float] = field(default_factory=dict)
-    """By slime's names: `train/loss`, `rollout/raw_reward`."""
-    text: str = ""
-    """The name of a phase, or the line that tells of trouble."""
-
-
-def read_line(line: str) -> LogLine:
-    """Return what a line of slime's log tells; nothing in it is evaluated."""
+def phase_and_trouble(line: str) -> tuple[str, str]:
+    """Return the phase that a line of slime's log names, and the line itself where it tells of trouble; else empty."""
     line = _ESCAPES.sub("", line).strip()
-    if match := _METRICS.search(line):
-        metrics = {value["key"]: float(value["value"]) for value in _VALUE.finditer(match["values"])}
-        return LogLine(match["kind"], int(match["number"]), metrics)
-    if match := _PHASE.search(line):
-        return LogLine("phase", text=match["name"].replace("_", " "))
-    if _TROUBLE.search(line):
-        return LogLine("trouble", text=line)
-    return LogLine("other")
+    phase = _PHASE.search(line)
+    trouble = not phase and _TROUBLE.search(line) and not _METRICS.search(line)
+    return phase["name"].replace("_", " ") if phase else "", line if trouble else ""
 
 
 def log_rows(path: Path) -> Iterator[Row]:
-    """Yield the metrics that slime's job printed, in the order of the lines."""
+    """Yield the metrics that slime's job printed, in the order of the lines; nothing in them is evaluated."""
     with open(path, encoding="utf-8", errors="replace") as file:
-        for text in file:
-            if ": {" in text and (line := read_line(text)).kind in STEPS_OF_LINES and line.metrics:
-                yield {**line.metrics, STEPS_OF_LINES[line.kind]: line.number}
+        for line in file:
+            if ": {" in line and (match := _METRICS.search(_ESCAPES.sub("", line).strip())):
+                metrics = {value["key"]: float(value["value"]) for value in _VALUE.finditer(match["values"])}
+                if metrics:
+                    yield {**metrics, STEPS_OF_LINES[match["kind"]]: int(match["number"])}
 
 
 def split_log(*files: Iterable[Mapping[str, Any]]) -> tuple[list[Row], list[Row]]:

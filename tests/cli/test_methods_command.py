@@ -31,7 +31,7 @@ def test_one_in_full_has_formula_and_settings(name):
         method = named_method(name)
         parts = [part for part in (method.clip, *method.stabilizers) if part]
         assert build_method(MethodConfig(**method_switches(name))) == method
-        assert ("lab, slime" in result.stdout) == (not method.top_p_replay)
+        assert ("lab, slime" in result.stdout) == (not method.has("topp"))
     for part in parts:
         if type(part) in STABILIZERS.values():
             assert " ".join(part.__doc__.replace("`", "").split()) in result.stdout

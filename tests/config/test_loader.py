@@ -4,7 +4,7 @@ import pytest
 
 from sat_slime.config import ConfigError, LabConfig, SlimeConfig, dump_config, load_config, load_grid
 from sat_slime.config.loader import key_paths, marked_settings, vary
-from sat_slime.config.section import COMPUTES_NOTHING, OWN_TO_A_CELL, among, kept_changes
+from sat_slime.config.section import COMPUTES_NOTHING, OWN_TO_A_CELL, among, changed_since, kept_settings
 from sat_slime.config.source import read_layers
 from sat_slime.objective.gates import DPPO, TIS
 
@@ -179,8 +179,8 @@ def test_the_papers_numbers():
     assert (rollout.memory_fraction, config.slime["attention-backend"]) == (0.85, "flash")
     assert (evaluation.every_n_iterations, evaluation.samples, list(evaluation.prompts)) == (5, 16, ["aime24"])
     assert (model.layers, model.hidden_size, model.experts, model.experts_per_token) == (48, 2048, 128, 8)
-    assert (model.expert_ffn_size, model.architecture["rotary-base"]) == (768, 1_000_000)
-    assert (model.architecture["moe-router-score-function"], model.architecture["moe-aux-loss-coeff"]) == ("softmax", 0)
+    assert (model.expert_ffn_size, model.rope_base) == (768, 1_000_000)
+    assert (model.flags["moe-router-score-function"], model.flags["moe-aux-loss-coeff"]) == ("softmax", 0)
 
 
 @pytest.mark.parametrize(
@@ -196,13 +196,17 @@ def test_the_papers_numbers():
     ],
 )
 def test_settings_that_may_change_on_resume_and_that_may_not(model, free, kept):
-    assert kept_changes(model(), vary(model(), [], [free])) == ""
-    assert kept_changes(model(), vary(model(), [], [free, kept])).startswith(f"{kept.partition('=')[0]} (")
+    assert changed_since(kept_settings(model()), vary(model(), [], [free])) == ""
+    assert changed_since(kept_settings(model()), vary(model(), [], [free, kept])).startswith(
+        f"{kept.partition('=')[0]} ("
+    )
 
 
 def test_what_may_not_change_here_is_kept_too():
     changed = vary(LabConfig(), [], ["checkpoint.keep=9", "pipeline.iterations=9"])
-    assert kept_changes(LabConfig(), changed, also_kept=["checkpoint"]) == "checkpoint.keep (2 -> 9)"
+    assert (
+        changed_since(kept_settings(LabConfig(), ["checkpoint"]), changed, ["checkpoint"]) == "checkpoint.keep (2 -> 9)"
+    )
 
 
 def test_what_a_comparison_does_not_tell():

@@ -2,7 +2,7 @@ import re
 
 import pytest
 
-from sat_slime.config.source import ConfigError, Source, merged, plain_values, read_layers
+from sat_slime.config.source import ConfigError, Source, merged, read_file, read_layers
 
 
 def write(folder, name, text):
@@ -83,7 +83,7 @@ def test_what_is_not_settings_is_one_line_with_its_place(tmp_path, text, told):
     path = tmp_path / "a.yaml"
     path.write_bytes(text if isinstance(text, bytes) else text.encode())
     with pytest.raises(ConfigError) as caught:
-        plain_values(path) if "extends" not in str(text) else read_source(path)
+        read_file(path) if "extends" not in str(text) else read_source(path)
     (line,) = caught.value.errors
     assert re.match(f"{path}{told}", line) and "\n" not in line, line
 

@@ -49,10 +49,10 @@ def checkpoint(folder, model):
     folder.mkdir()
     (folder / "latest_checkpointed_iteration.txt").write_text("release")
     described = load_config(CONFIGS / "models" / f"{model}.yaml").model
-    flags = described.architecture
+    flags = described.flags
     config = {names[0]: flags[flag] for flag, names in CONFIG_KEYS.items() if flag in flags}
     config |= {"model_type": described.resolved_family.name, "rms_norm_eps": 1e-6}
-    config["tie_word_embeddings"] = not flags.get("untie-embeddings-and-output-weights")
+    config["tie_word_embeddings"] = described.tied_embeddings
     (folder / "config.json").write_text(json.dumps(config))
     return [f"slime.hf-checkpoint={folder}", f"slime.ref-load={folder}"]
 

@@ -55,7 +55,7 @@ def test_ranks_hold_the_model_together(file, more):
     cut |= {"slime.expert-model-parallel-size": 4} if config.model.is_moe else {}
     thin = load_config(CONFIGS / f"{file}.yaml", more, cut)
     stages = memory.stages_of(thin)
-    tied = not thin.model.architecture.get("untie-embeddings-and-output-weights")
+    tied = thin.model.tied_embeddings
     twice = memory.padded_vocabulary(thin.model, 1) * thin.model.hidden_size if tied else 0
     experts = memory.parameters(thin.model) - memory.elements(thin.model, thin.model.moe_layers)[0]
     others = experts - experts // thin.train.expert_parallel  # on ranks beside the first

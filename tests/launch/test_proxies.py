@@ -6,7 +6,7 @@ import socket
 
 import pytest
 
-from sat_slime.runs.proxies import own_address, proxies, without_proxy
+from sat_slime.runs.proxies import own_address, without_proxy
 
 requests_utils = pytest.importorskip("requests.utils")
 PROXY = {"http_proxy": "http://user:secret@proxy.example:3128/", "HTTPS_PROXY": "proxy.example:3129"}
@@ -45,11 +45,6 @@ def test_what_the_user_excepts_stays_first():
     assert entries[:3] == ["b.example", "localhost", "a.example"] and entries[-1] == "5.6.7.8"
     assert len(entries) == len(set(entries))
     assert without_proxy(made, ["5.6.7.8"]) == made, "a second time changes nothing"
-
-
-def test_a_proxy_is_named_without_its_password():
-    assert proxies(PROXY) == {"http_proxy": "proxy.example:3128", "https_proxy": "proxy.example:3129"}
-    assert proxies({"http_proxy": ""}) == {}
 
 
 @pytest.mark.needs_slime

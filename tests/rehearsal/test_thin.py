@@ -6,7 +6,6 @@ import pytest
 
 from sat_slime.config import load_config
 from sat_slime.launch.checks import settings_errors
-from sat_slime.rehearsal.material import thin_sizes
 from sat_slime.rehearsal.thin import thin_settings
 
 CONFIGS = Path(__file__).parents[2] / "configs"
@@ -82,7 +81,7 @@ def test_flags_of_cuda_are_left_out_and_others_stay(tmp_path):
     made = thin_settings(run, tmp_path)
     flags = made.config.slime
     assert "sglang-dp-size" not in flags and flags["max-tokens-per-gpu"] is flags["kv-channels"] is None
-    sizes = thin_sizes(made.config.model)
+    sizes = made.config.model
     assert (sizes.hidden_size, sizes.head_dim, sizes.norm_eps, sizes.rope_base) == (128, 4, 1e-5, 10000)
     assert flags["sglang-attention-backend"] == "torch_native" and flags["lr-warmup-iters"] == 1
     assert {"slime.sglang-dp-size", "slime.sglang-attention-backend"} <= {c.key for c in made.changes}

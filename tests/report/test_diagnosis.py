@@ -60,7 +60,7 @@ def test_shares_are_those_by_hand_and_sum_to_one(whole, alpha):
     _, tokens = whole
     beyond = None if alpha is None else quantile(np.abs(tokens.d), alpha)
     inside = tokens.frame["lag"] > 1
-    found = attribute(tokens.parts, inside, beyond)
+    found = attribute(tokens.parts[inside], beyond)
     rows = [i for i in np.flatnonzero(inside) if beyond is None or abs(tokens.d[i]) > beyond]
     total = sum(abs(tokens.d[i]) for i in rows)
     for name, part in tokens.parts.items():

@@ -88,7 +88,7 @@ def test_folders_are_read_by_number_and_ranks_together(tmp_path):
             torch.save(rank_file(columns, which, [[4]], rank, number), ranks / f"{number}_{rank}.pt")
     dumps, _ = find_dumps([tmp_path / "details"])
     assert [[path.name for path in dump.paths] for dump in dumps] == [["2_0.pt", "2_1.pt"], ["11_0.pt", "11_1.pt"]]
-    assert [len(step.lengths) for step in steps(dumps)] == [8, 8]
+    assert [len(step.lengths) for step in steps(dumps, [])] == [8, 8]
 
 
 def test_a_damaged_file_is_named_and_the_others_are_replayed(tmp_path):
@@ -181,7 +181,7 @@ def test_a_setting_that_some_methods_refuse_leaves_those_out_unless_they_were_na
 
 def test_a_dump_of_a_run_answers_for_every_method_but_those_of_another_forward_pass(tmp_path):
     path = write_run_dump(tmp_path, LENGTHS, iteration=4)
-    (step,) = steps(find_dumps([path])[0])
+    (step,) = steps(*find_dumps([path]))
     assert step.more["lags"].tolist() == [3.0] * sum(LENGTHS)
     result = replay([path], choose("all"))
     d_pi = mismatch_metrics(step.log_probs, step.rollout_log_probs, step.mask)["mismatch/d_pi"]

@@ -8,7 +8,7 @@ import pytest
 from torch.utils.tensorboard import SummaryWriter
 
 from sat_slime.runs.folder import RunFolderError
-from sat_slime.runs.trackers import is_tracker, read_line, read_tracked, split_log
+from sat_slime.runs.trackers import is_tracker, log_rows, phase_and_trouble, read_tracked, split_log
 
 RECORDED = Path(__file__).parent / "recorded"
 
@@ -84,26 +84,26 @@ ACTOR = "\x1b[36m(MegatronTrainRayActor pid=1, ip=10.0.0.1)\x1b[0m [2026-08-21 1
 
 
 @pytest.mark.parametrize(
-    ("text", "kind", "number", "metrics"),
+    ("text", "row"),
     [
-        (f"{ACTOR}step 3: {{'train/loss': -1.5e-07, 'x': 3}}\n", "step", 3, {"train/loss": -1.5e-07, "x": 3}),
-        (f"{ACTOR}step 3: {{'a': -inf, 'b': np.float64(0.5), 'c': 2}}", "step", 3, {"a": -math.inf, "b": 0.5, "c": 2}),
-        (f"{ACTOR}step 3: {{'a': __import__('os').getcwd(), 'b': 'text', 'c': 1.0}}", "step", 3, {"c": 1.0}),
-        *((f"[2026-08-21 12:00:05] f.py:1 - {k} 7: {{'x': 1}}", k, 7, {"x": 1}) for k in ("rollout", "eval", "perf")),
-        ("critic-step 3: {'train/critic-loss': 1.0}", "other", -1, {}),
-        *((text, "other", -1, {}) for text in ("step 3: done", "this step 3 is: {}", "", "footstep 1: {'a': 1}")),
+        (f"{ACTOR}step 3: {{'train/loss': -1.5e-07, 'x': 3}}\n", {"train/step": 3, "train/loss": -1.5e-07, "x": 3}),
+        (f"{ACTOR}step 3: {{'a': -inf, 'b': np.float64(0.5)}}", {"train/step": 3, "a": -math.inf, "b": 0.5}),
+        (f"{ACTOR}step 3: {{'a': __import__('os').getcwd(), 'b': 'text', 'c': 1.0}}", {"train/step": 3, "c": 1.0}),
+        *((f"[2026-08-21 12:00:05] f.py:1 - {k} 7: {{'x': 1}}", {f"{k}/step": 7, "x": 1}) for k in ("rollout", "eval")),
+        ("[2026-08-21 12:00:05] f.py:1 - perf 7: {'x': 1}", {"rollout/step": 7, "x": 1}),
+        ("critic-step 3: {'train/critic-loss': 1.0}", None),
+        *((text, None) for text in ("step 3: done", "this step 3 is: {}", "", "footstep 1: {'a': 1}")),
     ],
 )
-def test_what_a_line_tells_behind_rays_prefix_and_nothing_is_evaluated(text, kind, number, metrics):
-    line = read_line(text)
-    assert (line.kind, line.number, line.metrics) == (kind, number, metrics)
+def test_what_a_line_tells_behind_rays_prefix_and_nothing_is_evaluated(tmp_path, text, row):
+    (log := tmp_path / "job.log").write_text(text)
+    assert [*log_rows(log)] == [row] * (row is not None)
 
 
 def test_phases_and_trouble():
-    assert read_line(ACTOR + "Timer update_weights start").text == "update weights"
-    assert read_line("torch.OutOfMemoryError: CUDA out of memory.").kind == "trouble"
-    assert read_line("no errors so far").kind == "other"
-    assert math.isnan(read_line("x.py:1 - step 0: {'train/a': nan}").metrics["train/a"])
+    assert phase_and_trouble(ACTOR + "Timer update_weights start") == ("update weights", "")
+    assert phase_and_trouble("torch.OutOfMemoryError: CUDA out of memory.")[1].startswith("torch.OutOf")
+    assert phase_and_trouble("no errors so far") == phase_and_trouble("x - step 0: {'ValueError': 1}") == ("", "")
 
 
 def test_several_optimizer_steps_per_rollout():
