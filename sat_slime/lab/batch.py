@@ -5,7 +5,7 @@ This module imports no engine: the driver needs it as well as the trainer.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from itertools import groupby
 from typing import Any
@@ -161,22 +161,8 @@ def _requests(config, prefix, problems, samples, temperature, rng) -> list[Gener
 # --------------------------------------------------------------------------------------------- rows of the run folder
 
 
-def step_row(
-    batch: RolloutBatch, metrics: Mapping[str, float], iteration: int, seconds: Mapping[str, float]
-) -> dict[str, Any]:
-    """Return one line of metrics.jsonl; `seconds` are the parts of the iteration's time."""
-    return {
-        **metrics,
-        "rollout_id": batch.iteration,
-        "iteration": iteration,
-        **batch.metrics(),
-        "time/rollout": batch.seconds,
-        **{f"time/{part}": value for part, value in seconds.items()},
-    }
-
-
 def sample_rows(batch: RolloutBatch) -> list[dict[str, Any]]:
-    """Return the lines of samples/ITERATION.jsonl, one per response."""
+    """Return the lines of samples/ITERATION.jsonl, one per response; its `weight_versions` are [version, tokens]."""
     group = len(batch.responses) // len(batch.problems)
     return [
         {
@@ -186,17 +172,11 @@ def sample_rows(batch: RolloutBatch) -> list[dict[str, Any]]:
             "advantage": response.advantage,
             "finish_reason": response.finish_reason,
             "weight_version": response.weight_version,
-            **_versions_of(response.versions),
+            "weight_versions": [[version, len([*tokens])] for version, tokens in groupby(response.versions.tolist())],
             "log_prob": float(response.log_probs.sum()),
         }
         for i, response in enumerate(batch.graded())
     ]
-
-
-def _versions_of(versions: np.ndarray) -> dict[str, list[list[int]]]:
-    """Return `weight_versions`, [version, tokens] in their order, of a response whose weights changed meanwhile."""
-    parts = [[int(version), len(list(tokens))] for version, tokens in groupby(versions.tolist())]
-    return {"weight_versions": parts} if len(parts) > 1 else {}
 
 
 def evaluation_row(batch: RolloutBatch, scores: EvalConfig, step: int, iteration: int) -> dict[str, Any]:

@@ -10,8 +10,8 @@ import hashlib
 import json
 import re
 import shutil
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -31,10 +31,6 @@ _NAME = re.compile(r"iteration-(\d{6,})")
 
 class DamagedCheckpoint(ValueError):
     """Files of a checkpoint are not what was saved; the message is a line that names them."""
-
-    def __init__(self, path: Path, faults: Mapping[str, str]) -> None:
-        """faults: what is wrong with each file, by its name in the checkpoint."""
-        super().__init__(f"{path} is damaged: {in_words(faults)}")
 
 
 @dataclass(frozen=True)
@@ -95,14 +91,6 @@ def newest(checkpoints: Path) -> Path | None:
     return next(reversed(numbered(checkpoints).values()), None)
 
 
-def first_whole(paths: Iterable[Path]) -> Checkpoint | None:
-    """Return the first of some checkpoints that is not damaged."""
-    for path in paths:
-        with suppress(DamagedCheckpoint):
-            return verified(path)
-    return None
-
-
 def prune(checkpoints: Path, keep: int) -> None:
     """Removes all but the newest `keep` checkpoints and what a killed run left half-written."""
     for old in list(numbered(checkpoints).values())[:-keep]:
@@ -119,12 +107,12 @@ def verified(path: Path) -> Checkpoint:
         ConfigError: another version has saved it.
     """
     if faults := checksum_faults(path):
-        raise DamagedCheckpoint(path, faults)
+        raise DamagedCheckpoint(f"{path} is damaged: {in_words(faults)}")
     try:
         values = json.loads((path / "state.json").read_text())
         if (schema := values.pop("schema")) == SCHEMA:
             return Checkpoint(path, LoopState(**values))
     except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
-        raise DamagedCheckpoint(path, {"state.json": f"cannot be read ({error})"}) from error
+        raise DamagedCheckpoint(f"{path} is damaged: state.json cannot be read ({error})") from error
     remedy = "resume it with that one, or start another run with --name"
     raise ConfigError(f"{path} is whole, and of another version of sat_slime ({schema}): {remedy}")

@@ -58,7 +58,7 @@ def write_dump(path: Path, method: Method, steps: Sequence[DumpedStep | None]) -
         "num_microbatches": [len(step.microbatches) if step else 0 for step in steps],
     }
     head = {"format_version": 2, "rollout_id": int(path.stem) - 1, "rank": 0}
-    ours = {"method": method.name, "routing_replay": method.routing_replay}
+    ours = {"method": method.name, "routing_replay": method.has("r3")}
     file = io.BytesIO()
     torch.save({**head, **ours, "samples": samples, "dp_shards": [layout]}, file)
     path.parent.mkdir(parents=True, exist_ok=True)

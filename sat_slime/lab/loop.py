@@ -27,7 +27,6 @@ from sat_slime.lab.batch import (
     evaluation_row,
     is_due,
     sample_rows,
-    step_row,
     training_group,
     training_requests,
 )
@@ -278,9 +277,17 @@ class Pipeline:
     # ------------------------------------------------------------------------------------- record, measure, save
 
     def _record(self, batch: RolloutBatch, steps: list[dict[str, float]]) -> None:
+        of_all = {
+            "rollout_id": batch.iteration,
+            "iteration": self.iteration,
+            **batch.metrics(),
+            "time/rollout": batch.seconds,
+            **{f"time/{part}": value for part, value in self.seconds.items()},
+            **self.metrics,
+        }
         for metrics in steps:
-            row = step_row(batch, metrics, self.iteration, self.seconds) | self.metrics
-            self.log.step(row | (self.canary_metrics if metrics is steps[-1] else {}))  # the push was after the last
+            pushed = self.canary_metrics if metrics is steps[-1] else {}  # the push was after the last
+            self.log.step(metrics | of_all | pushed)
         self.canary_metrics = {}
         if is_due(self.iteration, self.config.logging.samples_every_n_iterations):
             self.log.samples(self.iteration, sample_rows(batch))
@@ -385,13 +392,6 @@ class Pipeline:
             self._settle()
 
 
-def wait_any(waiting: list[Future[Any]], timeout_s: float | None = None) -> list[Future[Any]]:
-    """Return the futures that have a result or failed, in their order: at least one, unless the time is up before."""
-    assert waiting or timeout_s is not None, "nothing is waited for, for good"
-    done = futures.wait(waiting, timeout_s, futures.FIRST_COMPLETED).done
-    return [future for future in waiting if future in done]
-
-
 class StreamingPipeline(Pipeline):
     """Mode streaming, the paper's full asynchrony: responses stream into a queue, and weights change meanwhile.
 
@@ -422,9 +422,9 @@ class StreamingPipeline(Pipeline):
             problems, requests = training_group(self.config, group.prompt)
             self.futures[self.engine.generate(requests)] = group, problems
 
-    def _take(self, done: list[Future[Any]]) -> None:
+    def _take(self) -> None:
         """Moves complete groups into the queue, and begins others."""
-        for future in done:
+        for future in [future for future in self.futures if future.done()]:
             group, problems = self.futures.pop(future)
             batch = RolloutBatch(self.config.task, group.prompt, problems, *future.result())
             self.stream.complete(group, batch, batch.lengths.ravel().tolist(), batch.oldest)
@@ -436,9 +436,11 @@ class StreamingPipeline(Pipeline):
         """Takes the groups of the next rollout once they are complete."""
         self.log.status(phase="waiting for the rollout")
         with self._timing("wait"):
-            self._take(wait_any(list(self.futures), timeout_s=0))
+            self._take()
             while (groups := self.stream.take()) is None:
-                self._take(wait_any(list(self.futures)))
+                assert self.futures, "nothing is waited for, for good"
+                futures.wait(self.futures, return_when=futures.FIRST_COMPLETED)
+                self._take()
         self._begin_groups()
         parts = [group.result for group in groups if group.result is not None]
         batch = RolloutBatch(
@@ -454,7 +456,8 @@ class StreamingPipeline(Pipeline):
     def _meanwhile(self, training: Future[Any]) -> None:
         """Begins new groups as others complete."""
         while not training.done():
-            self._take([future for future in wait_any([training, *self.futures]) if future in self.futures])
+            futures.wait([training, *self.futures], return_when=futures.FIRST_COMPLETED)
+            self._take()
 
     def _settle(self) -> None:
         """Waits for nothing: weights may change under what is in generation."""

@@ -7,7 +7,6 @@ Python, which for hundreds of short responses costs more than the model.
 
 from __future__ import annotations
 
-import ctypes
 import json
 import logging
 import os
@@ -40,9 +39,6 @@ from sat_slime.models.layers import Grid, block, decoder_layer
 
 # ------------------------------------------------------------------------------------------ Megatron in one process
 
-_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
-"""Options of glibc's mallopt."""
-
 
 def initialize() -> None:
     """Makes the process groups that Megatron asks for, of this process alone and torch's that do nothing, and answers
@@ -53,11 +49,6 @@ def initialize() -> None:
     torch.set_num_threads(1)  # more are slower where the engines share the cores
     # Megatron allocates with `device=torch.cuda.current_device()`, which raises without CUDA.
     torch.cuda.current_device = lambda: torch.device("cpu")  # type: ignore[assignment,return-value]
-    if hasattr(libc := ctypes.CDLL(None), "mallopt"):
-        # By default the memory of a step's tensors goes back to the system, which clears it for the next ones: 4,000
-        # page faults a step of the tiny model.
-        libc.mallopt(_M_MMAP_THRESHOLD, 32 * 2**20)  # the most that glibc takes
-        libc.mallopt(_M_TRIM_THRESHOLD, 512 * 2**20)
     # Gloo would give each of Megatron's twenty groups a thread that looks for work a hundred times a second.
     dist.init_process_group("fake", store=dist.HashStore(), rank=0, world_size=1)
     parallel_state.initialize_model_parallel(create_gloo_process_groups=False)

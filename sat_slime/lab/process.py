@@ -1,20 +1,19 @@
 """The trainer in a process of its own: what the driver calls, and the program that answers.
 
-Both ends of a socket, the program's being its standard input, send what `multiprocessing` pickles. The program ends
-when the socket closes, which it does however the driver ends.
+Both ends of a socket, the program's being its standard input, send what `multiprocessing` pickles. The kernel ends the
+program with the thread that started it, however that ends.
 """
 
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import multiprocessing
 import os
 import pickle
-import queue
 import signal
 import subprocess
 import sys
-import threading
 import traceback
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -28,6 +27,10 @@ from sat_slime.rollout.sglang_on_cpu.absent import not_compiled
 
 ENVIRONMENT = {"OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
 """Of trainer and engine: more threads on busy cores are ten times slower, and a GPU is left alone."""
+
+MALLOC = {"MALLOC_MMAP_THRESHOLD_": str(32 * 2**20), "MALLOC_TRIM_THRESHOLD_": str(512 * 2**20)}
+"""Of the trainer: glibc keeps the memory of a step's tensors, which the system would clear for the next ones: 4,000
+page faults a step of the tiny model. 32 MiB is the most that it takes."""
 
 
 class PartFailure(RuntimeError):
@@ -48,7 +51,7 @@ class TrainerProcess:
                 stdin=theirs.fileno(),
                 stdout=output,
                 stderr=subprocess.STDOUT,
-                env={**os.environ, **ENVIRONMENT},
+                env={**os.environ, **ENVIRONMENT, **MALLOC},
                 start_new_session=True,  # Ctrl-C is the driver's
             )
         with contextlib.suppress(OSError):  # the first call tells of its death
@@ -84,24 +87,12 @@ class TrainerProcess:
 
 
 def serve() -> None:
-    """Be the trainer's process: answer the calls that come through standard input until that closes."""
+    """Be the trainer's process: answer the calls that come through standard input."""
+    ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG: it ends with the driver, also within a call
     connection = Connection(os.dup(0))
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)  # the socket is not for what this process starts
-    calls: queue.SimpleQueue[Any] = queue.SimpleQueue()
-
-    def read() -> None:
-        try:
-            while True:
-                calls.put(connection.recv())
-        except (EOFError, OSError):  # the driver has ended, or wants no more
-            pass
-        except BaseException:
-            traceback.print_exc()
-        os._exit(1)
-
     sys.path[:] = connection.recv()
     config = pickle.loads(connection.recv())
-    threading.Thread(target=read, daemon=True).start()
     import torch
 
     # Megatron hands functions to torch.compile as it is imported, which for that imports two seconds of compilers.
@@ -112,7 +103,7 @@ def serve() -> None:
     trainer: Trainer | None = None
     warming: Iterator[int] | None = None
     while True:
-        method, arguments = calls.get()
+        method, arguments = connection.recv()
         answer: tuple[bool, Any]
         try:
             if method == "warm_up":  # the steps made so far, each time that it is called; None at the end

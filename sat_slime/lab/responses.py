@@ -17,9 +17,6 @@ import numpy as np
 
 from sat_slime.rollout.validation import Expectations, RejectedResponse, check_numbers
 
-EXPERT_DTYPE = np.dtype("<i4")
-"""Routed experts as SGLang sends them, in base64."""
-
 
 @dataclass(frozen=True)
 class GenerationRequest:
@@ -116,12 +113,12 @@ def _validated(request: GenerationRequest, wire_id: str, raw: Any, expected: Exp
 
 
 def _routed_experts(meta: dict[str, Any], rows: int, expected: Expectations) -> np.ndarray:
-    """Return the (rows, layers, top-k) int32 routes out of base64."""
+    """Return the (rows, layers, top-k) int32 routes, which SGLang sends in base64."""
     encoded, shape = meta.get("routed_experts"), (rows, expected.layers, expected.top_k)
     if not isinstance(encoded, str):
         raise RejectedResponse("routed_experts_missing", f"routed_experts is {encoded!r:.80}")
     try:
-        return np.frombuffer(base64.b64decode(encoded, validate=True), EXPERT_DTYPE).reshape(shape)
+        return np.frombuffer(base64.b64decode(encoded, validate=True), "<i4").reshape(shape)
     except ValueError as error:
         raise RejectedResponse("routed_experts_shape", f"they are not {shape}: {error}") from error
 

@@ -265,7 +265,6 @@ class Trainer:
         sums = DistributedDataParallelConfig(grad_reduce_in_fp32=True)
         self.model = DistributedDataParallel(policy.config, sums, policy)
         self.parameters = list(self.model.module.named_parameters())
-        self.optimizer = MasterOptimizer(config.train, self.parameters)
         self.reference: torch.nn.Module | None = None
         """The model that the loss's KL compares with; None where the loss has no KL."""
         if config.loss.kl_coef:
@@ -280,17 +279,18 @@ class Trainer:
         """Starts the policy and the reference model from a Hugging Face folder."""
         load_hf(self.model.module, self.config, folder)
         self.optimizer = MasterOptimizer(self.config.train, self.parameters)
-        self._load_reference(folder)
+        if self.reference is not None:
+            load_hf(self.reference, self.config, folder)
 
     def load(self, saved: Path, updates: int, initial: Path, generating: Mapping[int, Path]) -> None:
         """Restores what `save` wrote after so many updates, bit for bit; the reference model; and, by version, weights
         that were exported before as those of pi_l."""
+        self.load_initial(initial)
         for version, folder in generating.items():
             load_hf(self.model.module, self.config, folder)
             self._remember(version)
         self.optimizer.load(saved, updates)
         self.updates = updates
-        self._load_reference(initial)
 
     def save(self, folder: Path) -> None:
         """Writes weights and optimizer state into an existing folder."""
@@ -301,10 +301,6 @@ class Trainer:
         save_hf(self.model.module, self.config, folder)
         self._remember(self.updates)
         return self.updates
-
-    def _load_reference(self, folder: Path) -> None:
-        if self.reference is not None:
-            load_hf(self.reference, self.config, folder)
 
     def _remember(self, version: int) -> None:
         self.generating[version] = self._weights()
@@ -344,7 +340,7 @@ class Trainer:
 
     @torch.no_grad()
     def _policy_log_probs(self, micro: MicroBatch) -> Tensor:
-        return self.log_probs(self.model, micro, replay=self.method.routing_replay)
+        return self.log_probs(self.model, micro, replay=self.method.has("r3"))
 
     def _checkpoint_log_probs(self, micros: list[MicroBatch]) -> Tensor:
         """Return (tokens,) log pi_l: under the weights that generated each token (Eq. split)."""
@@ -453,7 +449,7 @@ class Trainer:
         losses, loss = MetricAccumulator(), torch.zeros(())
         scored: list[Tensor] = []
         for micro in micros:
-            logits = self._logits(self.model, micro, replay=self.method.routing_replay)
+            logits = self._logits(self.model, micro, replay=self.method.has("r3"))
             scores = token_log_probs(logits, micro.output_ids, entropy_gradient=bool(self.config.loss.entropy_coef))
             total, of_the_loss, surrogate = self._loss(responses, micro, *scores, threshold)
             total.backward()

@@ -6,7 +6,6 @@ from __future__ import annotations
 import ast
 import contextlib
 import hashlib
-import json
 import re
 import unicodedata
 from pathlib import Path
@@ -70,6 +69,7 @@ ROLES = ("system", "developer", "user", "assistant", "tool")
 _SURROGATE = re.compile(r"[\ud800-\udfff]")
 _QUOTED = r"""(?:"(?:[^"\\]|\\.)*"|'(?:[^'\\]|\\.)*')"""
 _LIST = re.compile(rf"\s*\[\s*{_QUOTED}(?:[\s,]+{_QUOTED})*[\s,]*\]\s*")
+_MESSAGES = re.compile(r'\s*\[\s*\{\s*"(?:role|content)"\s*:')
 _CONTROL = re.compile(r"<\|[a-z_]{2,40}\|>|<｜[^<>｜\s]{1,40}｜>|<(?:start|end)_of_turn>")
 
 
@@ -104,7 +104,7 @@ def odd_text(text: str, templated: bool) -> str | None:
         return half
     if templated and (token := _CONTROL.search(text)):
         return f"it holds the control token {token[0]}: take it out"
-    return "it is JSON of messages in a text: write the list itself" if _is_json_of_messages(text) else None
+    return "it is JSON of messages in a text: write the list itself" if _MESSAGES.match(text) else None
 
 
 def _half(text: str) -> str | None:
@@ -130,13 +130,3 @@ def odd_label(label: Any) -> str | None:
     if isinstance(label, (str, float)) and str(label).strip(" +-").lower() in ("nan", "inf"):
         return "it is no finite number: write the answer, such as \\infty, or leave the row out"
     return None
-
-
-def _is_json_of_messages(text: str) -> bool:
-    if not re.match(r"\s*\[\s*\{", text):
-        return False
-    try:
-        messages = json.loads(text)
-    except (ValueError, RecursionError):
-        return False
-    return all(isinstance(message, dict) and "role" in message for message in messages)

@@ -20,10 +20,6 @@ from sat_slime.runs.saved import set_aside
 STATE = LoopState(iteration=3, updates=3, weight_versions=[0, 2])
 
 
-def newest_whole(folder):
-    return checkpoint.first_whole(reversed(checkpoint.numbered(folder).values()))
-
-
 def write(folder, iteration: int) -> None:
     with checkpoint.writing(folder, dataclasses.replace(STATE, iteration=iteration)) as part:
         (part / "trainer.safetensors").write_bytes(b"x")
@@ -59,8 +55,7 @@ def test_a_process_that_dies_while_it_saves_leaves_the_checkpoint_before(tmp_pat
                 os._exit(1)
         code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
         assert code == (0 if (deadly, count) == ("fsync", 5) else 9), (deadly, count)
-        whole = newest_whole(folder)
-        assert whole.path == checkpoint.newest(folder), "no name of a checkpoint before it is whole"
+        whole = checkpoint.verified(checkpoint.newest(folder))  # no name of a checkpoint before it is whole
         assert whole.state.iteration == (6 if deadly == "fsync" and count > 3 else 3)
         write(folder, 7)
         checkpoint.prune(folder, keep=1)
@@ -92,12 +87,9 @@ def test_newer_checkpoints_go_aside_and_the_files_stay(tmp_path):
     assert set_aside(checkpoint.numbered(tmp_path), after=3) == []
 
 
-def test_the_newest_whole_one_is_found_below_damaged_ones(tmp_path):
-    assert newest_whole(tmp_path) is None
-    for iteration in (3, 6, 9):
-        write(tmp_path, iteration)
-        (tmp_path / f"iteration-{iteration:06d}" / "trainer.safetensors").write_bytes(b"x" if iteration == 3 else b"y")
-    assert newest_whole(tmp_path).state.iteration == 3
+def test_a_damaged_one_is_told_with_its_file(tmp_path):
+    write(tmp_path, 9)
+    (tmp_path / "iteration-000009" / "trainer.safetensors").write_bytes(b"y")
     with pytest.raises(DamagedCheckpoint, match=r"iteration-000009 is damaged: trainer.safetensors does not match its"):
         checkpoint.verified(tmp_path / "iteration-000009")
 

@@ -252,7 +252,7 @@ class Streamed:
     def __init__(self, monkeypatch, turns) -> None:
         self.turns, self.now, self.version = turns, 0, 0
         self.due: dict[Future, tuple[int, tuple]] = {}
-        monkeypatch.setattr(loop, "wait_any", self.wait_any)
+        monkeypatch.setattr(loop.futures, "wait", self.wait)
 
     def generate(self, requests):
         _, iteration, place, _ = requests[0].request_id.split("-")
@@ -266,15 +266,11 @@ class Streamed:
         self.due[future := Future()] = self.now + turns, of
         return future
 
-    def wait_any(self, futures, timeout_s=None):
-        assert futures or timeout_s is not None, "nobody would ever answer"
-        if timeout_s is None:
-            self.now = max(self.now, min(self.due[future][0] for future in futures))
-        done = [future for future in futures if self.due[future][0] <= self.now]
-        for future in done:
-            if not future.done():
+    def wait(self, waiting, return_when):
+        self.now = max(self.now, min(self.due[future][0] for future in waiting))
+        for future in waiting:
+            if self.due[future][0] <= self.now and not future.done():
                 future.set_result(self.result(*self.due[future][1]))
-        return done
 
     def result(self, number=0, requests=(), begun=0):
         """Of a group: the first half under the weights at its start, the second under those at its end."""
