@@ -13,7 +13,7 @@ from .terms import DENOMINATORS
 if TYPE_CHECKING:
     from .mismatch import mismatch_metrics, mismatch_parts
     from .quantile import tail_quantile
-    from .surrogate import Result, log_ratio, policy_surrogate, threshold_scores
+    from .surrogate import Result, policy_surrogate, threshold_scores
     from .tokens import TokenBatch, Tokens, broken_tokens
 
 
@@ -49,7 +49,6 @@ __all__ = [
     "check_method",
     "compose",
     "contraction_factors",
-    "log_ratio",
     "method_names",
     "mismatch_metrics",
     "mismatch_parts",

@@ -177,16 +177,6 @@ class Method:
         return tuple(dict.fromkeys(need for stabilizer in self.stabilizers for need in stabilizer.needs))
 
     @property
-    def routing_replay(self) -> bool:
-        """R3: the forward pass replays the experts of the rollout engine."""
-        return self.has("r3")
-
-    @property
-    def top_p_replay(self) -> bool:
-        """The trainer's softmax is over the tokens that the rollout engine sampled from."""
-        return self.has("topp")
-
-    @property
     def scope(self) -> Scope | None:
         """The tokens that its judge's threshold is taken over: the micro-batch, or the whole optimizer step, before
         which it is taken then; where the judge leaves it open, the step under the sequence ratio and else the
@@ -240,10 +230,6 @@ class Method:
         kept = [stabilizer for stabilizer in self.stabilizers if stabilizer.name not in names]
         return compose(kept[0], kept[1:], clip=self.clip)
 
-    def on(self, base: str) -> Method:
-        """What it is made of, on another base. Raises ValueError where the base is unknown."""
-        return compose(_base(base), self.stabilizers[1:], clip=self.clip)
-
     def check_interval(self) -> None:
         """Raises ValueError where it has a clip, or what changes one, on a base without an interval."""
         if not self.base.has_interval and (self.clip or self.sat or self.radius_policy):
@@ -279,15 +265,6 @@ def compose(
     return replace(method, denominator=denominator)
 
 
-def _base(name: str) -> Stabilizer:
-    """A base with its default settings."""
-    kind = find(name)
-    if kind is None or kind.place != "base":
-        names = [kind.name for kind in bases()]
-        raise ValueError(f"unknown base {name!r}{_nearest(name, names)}; bases: {', '.join(names)}")
-    return kind()
-
-
 def named_method(name: str) -> Method:
     """The method of that name, such as `sat-gspo-r3`, with the paper's settings: any base, ours or a dotted path, with
     `sat-` before it and suffixes behind it in their order, such as `-tis-r3`. Suffixes without a base stand beside
@@ -304,8 +281,8 @@ def named_method(name: str) -> Method:
             if kind.place == "suffix" and base.endswith(f"-{kind.name}"):
                 base = base.removesuffix(f"-{kind.name}")
                 suffixes.append(kind())
-        if "." in base or STABILIZERS.get(base) in bases():
-            return compose(_base(base), [*beside, *suffixes])
+        if (kind_of_base := find(base)) is not None and kind_of_base.place == "base":
+            return compose(kind_of_base(), [*beside, *suffixes])
     raise ValueError(f"unknown method {name!r}{_nearest(name, method_names())}: `sat-slime methods` lists them")
 
 

@@ -144,10 +144,3 @@ def threshold_scores(
     """
     assert method.judge is not None, "the method has a judge"
     return method.judge.scores(Tokens(method, batch, group, d, without="entropies"))
-
-
-@torch.no_grad()
-def log_ratio(method: Method, batch: TokenBatch) -> Tensor:
-    """(N,) d of the method, its own or its response's, without gradient; 0 on inactive tokens."""
-    t = Tokens(method, batch, without="entropies")
-    return t.back(t.d)

@@ -22,6 +22,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from urllib.request import getproxies
 
 import ray
 
@@ -32,7 +33,7 @@ from sat_slime.plugin.canary import PushCanary, PushNotTaken, arithmetic, no_can
 from sat_slime.plugin.compat import probe_slime, slime_function
 from sat_slime.plugin.settings import DRIVEN, PUSH_METRICS, plugin_config, settle_flags, steps_per_rollout
 from sat_slime.plugin.step import StepFile
-from sat_slime.runs.proxies import own_address, proxies, without_proxy
+from sat_slime.runs.proxies import own_address, without_proxy
 from sat_slime.runs.saved import delete_old, numbered
 
 logger = logging.getLogger(__name__)
@@ -288,7 +289,7 @@ def connect() -> None:
     """Connects to Ray, and excepts the run's hosts from an HTTP proxy in the environment of this process and of all
     workers. What is excepted already stays so."""
     hosts: list[str] = []
-    if proxies(os.environ):
+    if getproxies().keys() - {"no"}:  # no_proxy is among them
         ray.init()
         hosts = [node[key] for node in ray.nodes() for key in ("NodeManagerAddress", "NodeManagerHostname")]
         hosts.append(own_address())  # which may not be Ray's

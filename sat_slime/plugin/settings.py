@@ -9,10 +9,10 @@ from dataclasses import dataclass
 
 from sat_slime.config.method_section import build_method, section_name
 from sat_slime.config.plugin_file import CALLED, KEY, NOT_UNDER_CUSTOM_LOSS, not_in_a_script, read_plugin
-from sat_slime.config.rules import ONE_COPY, READ_BY_SLIME, needs_versions, spares_recompute
+from sat_slime.config.rules import ONE_COPY, READ_BY_SLIME, needs_versions, refused_method, spares_recompute
 from sat_slime.config.slime_schema import PluginConfig
 from sat_slime.config.source import ConfigError
-from sat_slime.objective import Method, check_method, compose
+from sat_slime.objective import Method, compose
 from sat_slime.objective.method import STABILIZERS
 from sat_slime.plugin.versions import DRIVEN as DRIVEN
 
@@ -114,10 +114,7 @@ def _method(args: Namespace, config: PluginConfig) -> Method:
             f"{scope} is step with {steps} optimizer steps per rollout: the threshold is taken before the first of "
             "them and would be stale for the others; use one step per rollout, or scope microbatch"
         )
-    try:
-        check_method(method, steps)
-    except ValueError as error:
-        errors.append(f"{KEY}.method: {error}")
+    errors += [f"{KEY}.{line}" for line in refused_method(method, steps)]
     if errors:
         raise ConfigError(*errors)
     return method
@@ -135,7 +132,7 @@ def _with_replays(args: Namespace, method: Method) -> tuple[Method, list[str]]:
     for a replay that the method names and slime cannot make."""
     errors = []
     replays = getattr(args, "use_rollout_routing_replay", False)
-    if method.routing_replay and not replays:
+    if method.has("r3") and not replays:
         errors.append(
             f"{KEY}.method has r3, but slime's use_rollout_routing_replay is off: in the file set it and "
             "use_routing_replay to true, or leave r3 out of the method"
@@ -146,7 +143,7 @@ def _with_replays(args: Namespace, method: Method) -> tuple[Method, list[str]]:
             f"use_routing_replay and the method's r3 out of the file, as {KEY}: {{method: "
             f"{method.without('r3').name}}}"
         )
-    if method.top_p_replay and args.rollout_top_p == 1:
+    if method.has("topp") and args.rollout_top_p == 1:
         errors.append(f"{KEY}.method has top_p_replay, but slime's --rollout-top-p is 1: there is no mask to replay")
     by_flags = {"r3": replays, "topp": args.rollout_top_p != 1}
     added = [STABILIZERS[name]() for name, on in by_flags.items() if on and not method.has(name)]

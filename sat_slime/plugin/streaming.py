@@ -21,10 +21,10 @@ from slime.utils.types import Sample
 from sat_slime.config.rules import NOT_STREAMED
 from sat_slime.config.slime_schema import PluginConfig
 from sat_slime.config.source import ConfigError
-from sat_slime.plugin import versions
 from sat_slime.plugin.compat import slime_function, wrap_once
 from sat_slime.plugin.generation import Generation, Samples, read_queue, write_queue
 from sat_slime.plugin.settings import plugin_config, steps_per_rollout
+from sat_slime.plugin.versions import are_steps
 from sat_slime.rollout.stream import StalenessBound, Stream
 from sat_slime.runs.saved import queue_folder
 
@@ -114,25 +114,17 @@ def _within_limit(generate: Any, /, args: Namespace, sample: Sample, sampling_pa
 
 def streaming_errors(args: Namespace, config: PluginConfig) -> list[str]:
     """Return a line for every reason why a run in mode streaming would fail or break its bound."""
-    driver, steps, errors = config.driver, steps_per_rollout(args), []
-    if driver.mode != "streaming":
-        errors.append(
-            f"sat_slime.driver.mode is {driver.mode}, but --data-source-path is that of mode streaming: set it to "
-            "streaming, and start `python3 -m sat_slime.plugin.driver`"
-        )
-    elif driver.max_staleness < driver.lag * steps - 1:
-        errors.append(
-            f"sat_slime.driver.max_staleness is {driver.max_staleness}, but with lag {driver.lag} and {steps} "
-            f"optimizer steps per rollout tokens of the newest weights are up to {driver.lag * steps - 1} steps old: "
-            "raise it to that or more, or lower lag"
-        )
-    if not versions.are_steps(args):
-        errors.append("mode streaming needs our order of a run: start `python3 -m sat_slime.plugin.driver`")
-    if args.num_rollout is None:
-        errors.append("--num-rollout is not set, and mode streaming has to know where the run ends: set it")
-    errors += [
-        f"--{name} cannot be in mode streaming: leave it out"
-        for name in NOT_STREAMED
-        if getattr(args, name.replace("-", "_"), None)
-    ]
-    return errors
+    driver, steps = config.driver, steps_per_rollout(args)
+    is_streaming, least = driver.mode == "streaming", driver.lag * steps - 1
+    unstreamed = [name for name in NOT_STREAMED if getattr(args, name.replace("-", "_"), None)]
+    lines = {
+        f"sat_slime.driver.mode is {driver.mode}, but --data-source-path is that of mode streaming: set it to "
+        "streaming, and start `python3 -m sat_slime.plugin.driver`": not is_streaming,
+        f"sat_slime.driver.max_staleness is {driver.max_staleness}, but with lag {driver.lag} and {steps} optimizer "
+        f"steps per rollout tokens of the newest weights are up to {least} steps old: raise it to that or more, or "
+        "lower lag": is_streaming and driver.max_staleness < least,
+        "mode streaming needs our order of a run: start `python3 -m sat_slime.plugin.driver`": not are_steps(args),
+        "--num-rollout is not set, and mode streaming has to know where the run ends: set it": args.num_rollout is None,
+        **{f"--{name} cannot be in mode streaming: leave it out": True for name in unstreamed},
+    }
+    return [line for line, is_told in lines.items() if is_told]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import json
 from argparse import Namespace
 from typing import Any
@@ -19,16 +18,11 @@ async def reward(args: Namespace, sample: Any, **kwargs: Any) -> Any:
 
 def _reward(sample: Any) -> float:
     settings = (getattr(sample, "metadata", None) or {}).get("task") or {}
-    task = _task(json.dumps(settings, sort_keys=True))
-    return task.verdict(sample.label, sample.tokens[len(sample.tokens) - sample.response_length :]).reward
-
-
-@functools.lru_cache(maxsize=64)
-def _task(settings: str) -> RunningSums:
     try:
-        return RunningSums.model_validate_json(settings)
+        task = RunningSums.model_validate(settings)
     except ValueError as error:
         raise ValueError(
-            f"metadata.task of a prompt is {settings}, which are no settings of running sums: make the prompts again "
-            "with sat-slime prepare laptop --overwrite"
+            f"metadata.task of a prompt is {json.dumps(settings, sort_keys=True)}, which are no settings of running "
+            "sums: make the prompts again with sat-slime prepare laptop --overwrite"
         ) from error
+    return task.verdict(sample.label, sample.tokens[len(sample.tokens) - sample.response_length :]).reward

@@ -12,7 +12,7 @@ import torch
 from methods_under_test import LENGTHS, METHODS, at, beside
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from sat_slime.objective import SAT, Clip, TokenBatch, broken_tokens, compose, log_ratio, named_method, policy_surrogate
+from sat_slime.objective import SAT, Clip, TokenBatch, Tokens, broken_tokens, compose, named_method, policy_surrogate
 from sat_slime.objective.gates import DPPO, IcePop, KPop, SeqClip
 from sat_slime.objective.scores import IPO
 
@@ -142,7 +142,8 @@ def test_sat_whose_gate_is_shut_is_its_base_to_the_bit(base: str) -> None:
 @pytest.mark.parametrize("name", ["sat-gspo", "grpo", "sat-dppo"])
 def test_a_log_ratio_of_the_callers_is_taken_with_its_gradient(name: str) -> None:
     method, batch = named_method(name), paper.random_tokens(2, LENGTHS, 0.4).batch()
-    d = log_ratio(method, batch).requires_grad_()
+    t = Tokens(method, batch)
+    d = t.back(t.d).detach().requires_grad_()
     (slopes,) = torch.autograd.grad(policy_surrogate(method, batch, d=d).values.sum(), d)
     assert torch.equal(policy_surrogate(method, batch, d=d).values, policy_surrogate(method, batch).values)
     assert slopes[batch.mask].any() and not slopes[~batch.mask].any()

@@ -41,7 +41,7 @@ def method_of(name: str) -> Method:
 
 def args_of(name: str, **changes):
     method = method_of(name)
-    flags = {"use_rollout_routing_replay": method.routing_replay, "rollout_top_p": 0.9 if method.top_p_replay else 1.0}
+    flags = {"use_rollout_routing_replay": method.has("r3"), "rollout_top_p": 0.9 if method.has("topp") else 1.0}
     return make_args({"method": OTHERS.get(name, name)}, **flags, **changes)
 
 
@@ -49,7 +49,7 @@ def args_of(name: str, **changes):
 def test_every_method_is_the_objective(name: str) -> None:
     """Loss and gradient are those of sat_slime.objective, whose tests compute the equations by brute force."""
     method = method_of(name)
-    problem = with_nuclei(make_problem()) if method.top_p_replay else make_problem()
+    problem = with_nuclei(make_problem()) if method.has("topp") else make_problem()
     (result,) = on_ranks(Layout(), step, args_of(name), problem)
     loss, gradient = by_the_objective(method, problem)
     assert result.metrics["loss"] == pytest.approx(loss, rel=1e-5, abs=1e-6)
