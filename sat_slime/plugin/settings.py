@@ -85,6 +85,8 @@ def _method(args: Namespace, config: PluginConfig) -> Method:
     if region is not None:
         flags = {"eps_low": "eps_clip", "eps_high": "eps_clip_high", "dual": "eps_clip_c"}
         radii = {field: getattr(args, flag) for field, flag in flags.items()}
+        wrong = {flags[field]: radius for field, radius in radii.items() if radius is not None and radius <= 0}
+        errors += [f"--{flag.replace('_', '-')} is {radius}: set it above 0" for flag, radius in wrong.items()]
         for field in _written_clip(args):
             if (ours := getattr(region, field)) != radii[field]:
                 flag = flags[field].replace("_", "-")

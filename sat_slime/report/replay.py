@@ -70,8 +70,7 @@ def choose(names: str = USUAL, settings: Sequence[str] = ()) -> list[Candidate]:
         read |= reads.keys()
         choices = [[(key, value) for value in values] for key, values in reads.values()]
         for varied in map(dict, itertools.product(*choices)):
-            told = [f"{key}=" + json.dumps(value).strip('"') for key, value in varied.items()]
-            label = " ".join([name, *told])
+            label = " ".join([name, *(f"{key}={_shown(value)}" for key, value in varied.items())])
             candidate = Candidate(label, _with(name, varied) if varied else method)
             try:
                 check_method(candidate.method)
@@ -136,6 +135,10 @@ def read_columns(method: Method) -> frozenset[Column]:
     """Return the columns that the method reads of those that only some dumps hold."""
     pi_l: set[Column] = {"checkpoint_log_probs"} if method.denominator == "checkpoint" else set()
     return frozenset(pi_l.union(need for need in method.needs if need != "entropies"))
+
+
+def _shown(value: Any) -> str:
+    return f"{value:g}" if isinstance(value, float) else json.dumps(value).strip('"')
 
 
 def answerable(

@@ -15,9 +15,10 @@ from command_line import TINY, sat_slime_command
 
 from sat_slime.cli import grid_run, lab_run
 from sat_slime.cli.grid_run import plan_grid
+from sat_slime.config import load_grid
 from sat_slime.config.jsonl import read_rows
 from sat_slime.runs.folder import RunFolder, is_alive
-from sat_slime.runs.grid import GridFolder
+from sat_slime.runs.grid import GridFolder, plan_cells
 from sat_slime.runs.lock import FolderLock
 
 STAND_IN = [sys.executable, str(Path(__file__).with_name("grid_stand_in.py"))]
@@ -59,7 +60,7 @@ def sat_slime_grid(*arguments):
 
 def states(name="small"):
     folder = GridFolder(f"grids/{name}")
-    return {cell.name: folder.state(cell) for cell in folder.planned()}
+    return {cell.name: folder.state(cell) for cell in plan_cells(load_grid(folder.config))}
 
 
 def histories(name="small"):
@@ -117,7 +118,7 @@ def test_bad_input_is_not_retried(told):
     assert sat_slime_grid("grid.yaml", "--only", "gspo").exit_code == 1
     assert starts(told).count(CELLS[0]) == 1 and states()[CELLS[0]] == "failed"
     folder = GridFolder("grids/small")
-    assert folder.error(folder.planned()[0]) == "the key is wrong"
+    assert folder.error(plan_cells(load_grid(folder.config))[0]) == "the key is wrong"
 
 
 def test_ctrl_c_ends_the_cell_cleanly_and_the_next_call_goes_on(told):

@@ -52,6 +52,7 @@ def test_arguments_that_were_read_are_pickled_without_a_class_of_this_package() 
         (None, {}, "no key 'sat_slime'"),
         ([1], {}, "it is a section with the keys method, driver"),
         ({"method": {"base": "grpo", "clip": {"eps_low": 0.3}}}, {}, "eps_low is 0.3, but slime's --eps-clip is 0.2"),
+        ("grpo", {"eps_clip_high": -0.2}, r"--eps-clip-high is -0\.2: set it above 0"),
         ("grpo", {"use_tis": True}, "--use-tis is set"),
         ("sat-gspo-r3", {}, "use_rollout_routing_replay is off"),
         ("m2po", {"global_batch_size": 4}, r"m2po\.scope is step with 2 optimizer steps"),
