@@ -37,7 +37,7 @@ def test_resume_may_grow_and_change_what_does_not_matter_alone(runtime, tmp_path
     sat_slime_command("launch", TINY)
     changed = sat_slime_command("launch", "runs/tiny", "--resume", "--no-sat", "--set", "train.lr=1e-3")
     assert changed.exit_code == 2 and len(runtime.calls) == 1
-    assert "method.sat ({'alpha': 0.9" in changed.stderr and "train.lr (0.0005 -> 0.001)" in changed.stderr
+    assert "method.sat.alpha (0.9 -> None)" in changed.stderr and "train.lr (0.0005 -> 0.001)" in changed.stderr
     finished = sat_slime_command("launch", "runs/tiny", "--resume")
     assert finished.exit_code == 2 and "is finished after 6 iterations" in finished.stderr
     shrunk = sat_slime_command("launch", "runs/tiny", "--resume", "--set", "pipeline.iterations=5")
