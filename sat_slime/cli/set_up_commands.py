@@ -115,7 +115,7 @@ def prepare_laptop(
     refuse_without_engines()
     try:
         write_folder(config, folder)
-    except PartFailure as error:
+    except (OSError, PartFailure) as error:
         raise ConfigError(f"{folder} could not be made: {error}") from None
     typer.echo(f"{folder} is ready")
 
