@@ -283,6 +283,8 @@ def _weights_step(samples: Sequence[Any], dataset: str) -> int | None:
 def drain_metrics(prefix: str = "rollout/verifier_") -> dict[str, float]:
     """Return the verifier's counts since the last call, by names that begin with `prefix`; empty where nothing was
     verified."""
+    if not shared_pool.cache_info().currsize:  # another reward may have no math-verify to make a pool of
+        return {}
     counts = shared_pool().drain_metrics()
     return {f"{prefix}{name}": value for name, value in counts.items()} if counts["verdicts"] else {}
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 from argparse import Namespace
 from types import SimpleNamespace
 
@@ -18,9 +19,10 @@ from sat_slime.reward import VerifierPool
 def pool():
     """A pool of one worker with little time stands for the one that all calls share."""
     with VerifierPool(workers=1, cpu_s=0.3) as pool, pytest.MonkeyPatch.context() as patched:
-        patched.setattr(reward, "shared_pool", lambda: pool)
-        patched.setattr(rollout_hooks, "shared_pool", lambda: pool)
-        yield pool
+        shared = functools.cache(lambda: pool)
+        for module in (reward, rollout_hooks):
+            patched.setattr(module, "shared_pool", shared)
+        yield shared()
 
 
 def sample(response: str, label, index: int = 0) -> SimpleNamespace:

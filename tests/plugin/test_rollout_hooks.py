@@ -28,8 +28,8 @@ NAN, GOOD, DRPO = float("nan"), [-0.5] * 10, {"base": "drpo", "denominator": "ch
 
 
 def test_a_run_with_another_reward_needs_no_verifier():
-    code = "import sys; sys.modules['math_verify'] = None; import sat_slime.plugin.rollout_hooks"
-    subprocess.run([sys.executable, "-c", code], check=True)
+    code = "import sys; sys.modules['math_verify'] = None; from sat_slime.plugin import rollout_hooks as hooks"
+    subprocess.run([sys.executable, "-c", f"{code}; assert hooks.drain_metrics() == {{}}"], check=True)
 
 
 def test_tokens_are_bounded_by_the_models_folder_where_no_flag_says_it(sample_class, tmp_path):
