@@ -71,7 +71,8 @@ def _check_resume(config: SlimeConfig, path: Path, resume_from: int | None) -> N
     that is there and is not seen to be damaged."""
     before = going_back.settings_before(config, path)
     if not config.checkpoint.every_n_iterations and resume_from != 0:
-        raise ConfigError(f"{path}: the run saves no checkpoints to go on from: start another with --name X")
+        remedy = "--resume-from 0 starts it over, --name X another"
+        raise ConfigError(f"{path}: the run saves no checkpoints to go on from: {remedy}")
     iterations, done = config.pipeline.iterations, saved_iterations(config, path)
     finished = RunFolder(path).state().get("status") == "finished" and iterations <= before.pipeline.iterations
     trained = done if resume_from is None else resume_from
@@ -307,7 +308,7 @@ def _last_job(plan: SlimePlan) -> Job | None:
     if job.goes_on and job.state:
         raise RunFolderError(
             f"{shown}: its job {record.job} is {job.state.status.lower()}: follow it (sat-slime status {shown} -f), "
-            f"end it (sat-slime stop {shown}), or choose another --name"
+            f"end it (sat-slime stop {shown}), or choose another name (--set name=X)"
         )
     return job
 
@@ -423,7 +424,8 @@ def _end(job: Job, console: Console) -> Ending:
     if status == "failed" and ray is not None:
         lines.append(f"Ray's own logs are in {short(folder.logs)}")
     if status != "finished":
-        lines.append(f"go on with: sat-slime launch {short(folder.path)} --resume")
+        again = "--resume" if job.config.checkpoint.every_n_iterations else "--resume-from 0"
+        lines.append(f"go on with: sat-slime launch {short(folder.path)} {again}")
     return Ending(status, error, "\n".join(lines), ended=True, exit_code=job.state.exit_code if job.state else None)
 
 

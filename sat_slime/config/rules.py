@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from functools import partial
 from itertools import compress
 from pathlib import PurePath
@@ -37,6 +38,15 @@ def refused_method(method: Method, steps: int) -> Lines:
     except ValueError as error:
         return {f"method: {error}": True}
     return {}
+
+
+def _off_checkpoint(method: Method, steps: int) -> str:
+    """What to do where denominator checkpoint cannot be."""
+    for over in ("rollout", "trainer"):
+        if not refused_method(replace(method, denominator=over), steps):
+            return f"set method.denominator to {over}"
+    weights = [part.title() for part in method.stabilizers if part.weighs_by_mu]
+    return f"leave {weights[0]} out" if weights else "take another method"
 
 
 def _order(pipeline: PipelineConfig) -> Lines:
@@ -69,7 +79,7 @@ def _coarse_quantile(method: Method, responses: int, bound: str) -> Lines:
     return {
         f"method.sat.scope is microbatch, and a micro-batch of {bound} holds {responses} response(s) of full length: "
         f"below about {needed:.0f} responses the quantile is the largest |d| and the gate of SAT hardly ever opens: "
-        "set method.sat.scope to step, with pipeline.optimizer_steps_per_rollout 1": responses < needed
+        "set method.sat.scope to step": responses < needed
     }
 
 
@@ -117,7 +127,6 @@ def _lab_method(config: LabConfig, method: Method) -> Lines:
     lag, steps = config.pipeline.lag, config.pipeline.optimizer_steps_per_rollout
     is_one = method.denominator == "checkpoint" and lag == 0 and steps == 1
     idle = next((part.title() for part in method.stabilizers if part.idle_at_one), None)
-    otherwise = "turn method.tis off" if method.has("tis") else "set method.denominator to rollout"
     return {
         "method.r3 is true, but model.experts is 0 (a dense model has no routing to replay): set method.r3 to false or "
         "give the model experts": method.has("r3") and not config.model.is_moe,
@@ -125,8 +134,8 @@ def _lab_method(config: LabConfig, method: Method) -> Lines:
         "replay: set it to false, or run it on slime": method.has("topp"),
         **refused_method(method, steps),
         "pipeline.lag is 0 with denominator checkpoint and one optimizer step per rollout: the weights in training are "
-        f"those that generated, so the ratio is identically 1 and {idle} would do nothing: raise pipeline.lag or "
-        f"{otherwise}": idle and is_one,
+        f"those that generated, so the ratio is identically 1 and {idle} would do nothing: raise pipeline.lag, or "
+        f"{_off_checkpoint(method, steps)}": idle and is_one,
     }
 
 
@@ -250,8 +259,9 @@ def needs_versions(method: Method) -> str | None:
 def _method(config: SlimeConfig) -> Lines:
     """What a method and the order of generation, training and pushes do not allow."""
     method, context, top_p = build_method(config.method), config.train.context_parallel, config.rollout.top_p
+    lag, steps = config.pipeline.lag, config.pipeline.optimizer_steps_per_rollout
     is_streaming, is_split = config.pipeline.mode == "streaming", method.denominator == "checkpoint"
-    cuts, other = top_p < 1 and not method.has("topp"), "trainer" if method.has("tis") else "rollout"
+    cuts, instead = top_p < 1 and not method.has("topp"), _off_checkpoint(method, steps)
     reads_whole = any(getattr(gate, "form", "") == "suffix" for gate in method.gates)
     return {
         f"method is {method.name}, and the model has no experts whose choice could be replayed: leave r3 out, as "
@@ -260,11 +270,11 @@ def _method(config: SlimeConfig) -> Lines:
         "it to 1, or form to response": context > 1 and reads_whole,
         f"slime.rollout-top-p is {top_p}, and slime then replays the engine's mask in the trainer's softmax whatever "
         "the method says: set method.top_p_replay to true, or slime.rollout-top-p to 1": cuts,
-        f"pipeline.mode is streaming with denominator checkpoint: {ONE_COPY}: set method.denominator to {other}, or "
+        f"pipeline.mode is streaming with denominator checkpoint: {ONE_COPY}: {instead}, or set "
         "pipeline.mode to batch": is_split and is_streaming,
         "pipeline.lag is 0 with denominator checkpoint: the weights that generated are those as the batch begins, "
-        "which denominator trainer stands for: set pipeline.lag to 1, or method.denominator to trainer or "
-        "rollout": is_split and not is_streaming and config.pipeline.lag == 0,
+        f"which denominator trainer stands for: set pipeline.lag to 1, or {instead}": is_split
+        and not (lag or is_streaming),
     }
 
 
@@ -485,7 +495,7 @@ ERRORS = (
     Rule("flush-cache-interval", "cached prefixes outlive a push of weights", BY_BATCH, STREAMING, partial(_above, 1)),
     Rule(" ".join(NOT_STREAMED), UNSTREAMED, BY_BATCH, STREAMING),
     Rule("over-sampling-batch-size", NOTHING, when=STREAMING),
-    Rule("partial-rollout", ONE_COPY, "leave it out, or set method.denominator to rollout", SPLIT),
+    Rule("partial-rollout", ONE_COPY, when=SPLIT),
     Rule("eval-config", "slime evaluates only on that file's sets", "leave one of them out", OWN_SETS),
     Rule("eval-interval", "slime refuses it", "set it to 0, or name sets", NO_SETS, partial(_above, 0)),
     Rule("group-rm", "slime rewards no group in an evaluation, and fails there", "leave one of them out", OWN_SETS),

@@ -37,8 +37,10 @@ class NoAnswer(JobError):
     """Nothing listens at the address: the cluster was never there, or it is gone and its jobs with it."""
 
     def __init__(self, address: str) -> None:
-        remedy = "start one (ray start --head), name another (--address http://HOST:8265), or have one started"
-        super().__init__(f"no Ray answers at {address}: {remedy} on this machine for this run (--start-ray)")
+        remedy = (
+            "start one (ray start --head), name another (--set cluster.address=http://HOST:8265), or have one started"
+        )
+        super().__init__(f"no Ray answers at {address}: {remedy} on this machine for this run (launch --start-ray)")
 
 
 class JobState(NamedTuple):

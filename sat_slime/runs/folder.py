@@ -28,7 +28,7 @@ def writable(path: Path) -> Iterator[None]:
         yield
     except OSError as error:
         raise RunFolderError(
-            f"{path} cannot be written ({error.strerror or error}): see to it, or choose another --set output_dir=DIR"
+            f"{path} cannot be written ({error.strerror or error}): see to it, or choose another output_dir"
         ) from error
 
 
@@ -73,7 +73,7 @@ class RunFolder:
     def check_new(self, overwrite: bool = False) -> None:
         """Raise RunFolderError unless a new run can be made here."""
         if not self.is_run() and not self._is_empty():
-            raise RunFolderError(f"{self.path} exists and is not a run folder: choose another --name")
+            raise RunFolderError(f"{self.path} exists and is not a run folder: choose another name (--set name=X)")
         if self.has_data() and not overwrite:
             raise RunFolderError(
                 f"{self.path} holds data of an earlier run: go on with it (--resume), choose another name (--name X), "
@@ -129,7 +129,8 @@ class RunFolder:
         Raises RunFolderError when another process has it, or it cannot be written."""
         with writable(self.path):
             if holder := self.lock.take():
-                raise RunFolderError(f"{self.path} is in use by {holder}: wait until it ends or choose another --name")
+                remedy = "wait until it ends or choose another name (--set name=X)"
+                raise RunFolderError(f"{self.path} is in use by {holder}: {remedy}")
         try:
             yield
         except BaseException:

@@ -57,7 +57,7 @@ def test_rows_alone_as_of_the_plugins_run_dir_are_a_run_without_settings(tmp_pat
     for words in (("launch", "rows", "--resume"), ("stop", "rows"), ("report", "rows", "--out", ".")):
         told = sat_slime_command(*words)
         assert told.exit_code == 2 and re.search("is not a run folder|is no report", told.stderr)
-    with pytest.raises(RunFolderError, match="choose another --name"):
+    with pytest.raises(RunFolderError, match="choose another name"):
         RunFolder(rows).check_new(overwrite=True)
 
 

@@ -65,10 +65,13 @@ rollout-max-context-len=9000 | slime.rollout-max-context-len is 9000 | slime.sgl
 save=/m ref-load=/m | slime.save is /m, which slime.ref-load is too | set it to null
 method=sat-gspo method.denominator=trainer | sat-gspo: with denominator trainer | identically 1
 method=gspo-tis method.denominator=rollout | gspo-tis: with denominator rollout | count it twice
-method.denominator=checkpoint pipeline.lag=0 | pipeline.lag is 0 | pipeline.lag to 1 | or method.denominator to trainer
+method.denominator=checkpoint pipeline.lag=0 | pipeline.lag is 0 | lag to 1, or set method.denominator to rollout
+method=sat-gspo-tis pipeline.lag=0 | pipeline.lag is 0 | pipeline.lag to 1, or leave TIS out
 pipeline.mode=streaming pipeline.lag=0 | pipeline.lag is 0 | pipeline.mode to batch
 pipeline.mode=streaming method.denominator=checkpoint | pipeline.mode is streaming | one copy \
     | set method.denominator to rollout
+method=seq-tis method.denominator=checkpoint pipeline.mode=streaming | one copy | set method.denominator to trainer
+method=sat-gspo-seq-tis pipeline.mode=streaming | one copy | leave Seq-TIS out, or set pipeline.mode to batch
 pipeline.mode=streaming pipeline.lag=6 pipeline.max_staleness=4 | pipeline.max_staleness is 4 | raise it to 5
 pipeline.mode=streaming dynamic-sampling-filter-path=a.b \
     | slime.dynamic-sampling-filter-path is a.b with pipeline.mode streaming
@@ -235,7 +238,8 @@ pipeline.optimizer_steps_per_rollout=3 | 256 responses | optimizer_steps_per_rol
 method=sat-gspo method.tis=true method.denominator=trainer | identically 1 | set method.denominator to checkpoint
 method=sat-gspo method.denominator=checkpoint pipeline.lag=0 \
     | pipeline.lag is 0 | identically 1 | SAT would do nothing | set method.denominator to rollout
-method=sat-gspo method.tis=true pipeline.lag=0 | pipeline.lag is 0 | turn method.tis off
+method=sat-gspo method.tis=true pipeline.lag=0 | pipeline.lag is 0 | leave TIS out
+method=sat-gspo-seq-tis pipeline.lag=0 | pipeline.lag is 0 | raise pipeline.lag, or leave Seq-TIS out
 method=spo method.denominator=checkpoint pipeline.lag=0 | pipeline.lag is 0 | SPO would do nothing
 method.base=spo method.sat=true | turn sat off
 method=gspo-topp | method.top_p_replay is true | no mask to replay | set it to false

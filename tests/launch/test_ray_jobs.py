@@ -39,7 +39,7 @@ def test_which_address(no_addresses, monkeypatch):
 def test_nothing_there(no_addresses, form):
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))  # bound but not listening: nobody else gets the port, and it answers nobody
-        with pytest.raises(NoAnswer, match=r"no Ray answers at .*: start one .*--address.*--start-ray"):
+        with pytest.raises(NoAnswer, match=r"no Ray answers at .*: start one .*cluster.address.*--start-ray"):
             JobServer(form.format(taken.getsockname()[1]))
 
 

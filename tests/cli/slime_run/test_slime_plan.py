@@ -97,7 +97,7 @@ def test_settings_that_were_edited_in_the_runs_folder_are_held_against_its_check
 
 def test_a_run_without_checkpoints_can_begin_again(begun):
     begun.config.write_text(begun.config.read_text().replace("save-interval: 8", "save-interval: 0"))
-    assert "saves no checkpoints to go on from" in resume_plan("--resume").stderr
+    assert "no checkpoints to go on from: --resume-from 0 starts it over" in resume_plan("--resume").stderr
     assert resume_plan("--resume-from", 0).exit_code == 0
 
 
