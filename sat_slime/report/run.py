@@ -69,8 +69,8 @@ def verdict(run: Run) -> Iterator[str]:
                 f"gate was open for {percent(finite_mean(metrics.get('sat/gate_rate', ())))} of the tokens."
             )
         else:
-            alone = f", beside the {percent(clipped - newly.mean())} that its base drops" if clipped == clipped else ""
-            yield f"SAT removed the gradient of {percent(newly.mean())} of the tokens{alone}."
+            of = f", of {percent(clipped)} that are clipped" if clipped == clipped else ""
+            yield f"SAT removed the gradient of {percent(newly.mean())} of the tokens{of}."
     elif clipped == clipped:
         yield f"The clip removed the gradient of {percent(clipped)} of the tokens."
 
@@ -141,21 +141,23 @@ def summary(run: Run) -> Iterator[str]:
 
 def _policy_share(metrics: Columns) -> str:
     """Say how much of the mismatch is lag: the policy part's share of |d| over the split steps, each of which counts by
-    its |d|, since nothing has no parts."""
-    steps = pd.DataFrame(dict(metrics), columns=["mismatch/d_pi", *POLICY_OF]).dropna()
-    weight = steps.pop("mismatch/d_pi")
-    if not weight.sum() > 0:
+    its |d|, since nothing has no parts. The tails' own |d| is not logged: there a step counts by its quantile."""
+    sizes = [f"mismatch/{name}" for name in ("d_pi", "q90", "q99")]
+    steps = pd.DataFrame(dict(metrics), columns=[*sizes, *POLICY_OF]).dropna()
+    weights = steps[sizes].to_numpy()
+    if not (weights.sum(axis=0) > 0).all():
         return ""
-    mean, q90, q99 = (percent(share) for share in steps.mul(weight, axis=0).sum() / weight.sum())
+    mean, q90, q99 = map(percent, (steps[POLICY_OF].to_numpy() * weights).sum(axis=0) / weights.sum(axis=0))
     return (
-        f"Over {count_of(len(steps), 'split step')} the policy part carries {mean} of mean |d|, {q90} of it beyond the "
-        f"90 % quantile and {q99} beyond the 99 % quantile; the implementation part has the rest."
+        f"Over {count_of(len(steps), 'split step')} the policy part carries {mean} of mean |d|, about {q90} of it "
+        f"beyond the 90 % quantile and {q99} beyond the 99 % quantile; the implementation part has the rest."
     )
 
 
 def _how_it_ended(run: Run) -> str:
     status, error = run.state.get("status"), run.state.get("error")
-    resume = f"Go on with: sat-slime launch {shlex.quote(str(run.folder.path))} --resume"
+    again = "--resume-from 0" if section(run.config, "slime").get("save-interval") == 0 else "--resume"
+    resume = f"Go on with: sat-slime launch {shlex.quote(str(run.folder.path))} {again}"
     seconds = worked_seconds(run.state)
     wall = f" after {duration(seconds)}" if seconds == seconds else ""
     if status == "interrupted" and 0 < run.planned_steps <= run.steps:
@@ -192,9 +194,11 @@ def findings(run: Run) -> Iterator[str]:
         best, last = float(np.nanmax(smoothed)), float(smoothed[-1])
         if best > 0 and last < 0.6 * best and best - last > 0.1:
             yield f"The training reward fell from {best:.3f} at its best to {last:.3f} at the end."
-    lag = section(run.config, "pipeline").get("lag")
-    if lag and has(metrics, "lag/max") and run.steps > 2 * run.data.period and np.nanmax(metrics["lag/max"]) < lag:
-        yield f"The realized lag never exceeded {np.nanmax(metrics['lag/max']):g}, though pipeline.lag is {lag}."
+    pipeline = section(run.config, "pipeline")
+    lag, lags = pipeline.get("lag") or 0, known(metrics, "lag/max")[1]
+    updates = lag * (pipeline.get("optimizer_steps_per_rollout") or 1)
+    if len(lags) and run.steps > 2 * run.data.period and lags.max() < updates:
+        yield f"The realized lag never exceeded {lags.max():g} of the {updates} updates of pipeline.lag {lag}."
     if 0 < run.steps < 2 * run.data.period:
         yield f"Only {run.steps} steps were logged, less than two lag cycles: averages mean little."
 
@@ -343,11 +347,11 @@ def panel_chart(data: RunData, panel: Panel, name: str, levels: Sequence[float] 
     for metric in metrics:
         there = np.isfinite(data.metrics[metric])  # of what some steps measure those alone make a cycle
         own = scale * data.metrics[metric][there]
-        frame = pd.DataFrame({"x": data.metrics["step"][there], "y": smooth(own, data.period), "step": own})
+        frame = pd.DataFrame({"x": data.metrics["step"][there], "y": smooth(own, data.period), "single": own})
         if panel.log:
             frame = frame.where(frame > 0)
         if panel.raw:
-            frame["faint"] = math.nan if parts else frame["step"]
+            frame["faint"] = math.nan if parts else frame["single"]
         parts.append(frame.assign(line=metric))
     how: dict[str, Any] = {"log": panel.log, "zero": panel.zero, "levels": levels, "faint": "faint" * panel.raw}
     return [lines(name, pd.concat(parts).dropna(subset="y"), panel.title, "optimizer step", unit, **how)]

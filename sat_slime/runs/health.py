@@ -17,7 +17,7 @@ import pandas as pd
 
 from sat_slime.config.jsonl import number
 from sat_slime.objective.metrics import slime_names
-from sat_slime.runs.reading import Columns, RunData, has, known, section
+from sat_slime.runs.reading import Columns, RunData, has, known, realized_lag, section
 
 LEVEL_STEPS, FLOOR_STEPS = 16, 32
 """A level, and the lowest level, are means over at least so many steps."""
@@ -103,9 +103,9 @@ RULES = (
     Rule("loss", "loss/policy", MOST_LOSS, over="size", runs="slime").says(f"the policy loss {BEYOND}", BROKEN_BATCH),
     Rule("mismatch", "mismatch/d_pi", MISMATCH_RISE, of="lowest", ceiling=MISMATCH_CEILING).says(
         "mean |log π − log μ| is {level:.3g} nats, {crossed}",
-        "The trained policy is far from the one that sampled. Try a smaller lag, radius or learning rate{or_sat}. On "
-        "slime --use-rollout-logprobs lets the clip see it, --use-tis or mis-geo bound it, and for a MoE "
-        "--use-rollout-routing-replay lowers it",
+        "The trained policy is far from the one that sampled. Try a smaller lag, radius or learning rate{or_sat}. "
+        "Denominator rollout (--use-rollout-logprobs) lets the clip see it, tis (--use-tis) or mis-geo bound it, and "
+        "for a MoE r3 (--use-rollout-routing-replay) lowers it",
     ),
     Rule("ess", "mismatch/ess", LEAST_ESS, above=False).says(
         "the effective sample size is {level:.1%} of the tokens, below {limit:.0%}: a few stale ones "
@@ -133,8 +133,8 @@ RULES = (
     ),
     Rule("entropy", "loss/entropy", 0.1, above=False, of="beginning").says(
         "entropy is {level:.3g} nats, below a tenth of the {usual:.3g} it started with: nothing new is tried",
-        "Try an entropy bonus (loss.entropy_coef, on slime --entropy-coef), a larger KL term or upper radius, a "
-        "smaller learning rate, harder prompts",
+        "Try an entropy bonus (loss.entropy_coef; --entropy-coef in a script of slime's), a larger KL term or upper "
+        "radius, a smaller learning rate, harder prompts",
     ),
     Rule("noise", "loss/entropy", 3.0, of="lowest", least=0.05, runs="slime").says(
         "entropy rose to {level:.3g} nats, {limit:g} times its lowest level of {usual:.3g}",
@@ -220,9 +220,9 @@ def windows(values: np.ndarray, size: int) -> np.ndarray:
 
 
 def band_of(values: pd.Series, period: int, rise: float, ceiling: float = math.inf) -> pd.DataFrame:
-    """Return for each of finite values that cycle with the lag: floor, the lowest level so far, NaN until it is known;
-    risen, the level over it; left, whether the level is out of the band, which ends at `rise` times the lowest one, or
-    at `ceiling`."""
+    """Return for each of finite values that cycle with the lag: level, a mean; floor, the lowest so far, NaN until it
+    is known; risen, the level over it; left, whether the level is out of the band, which ends at `rise` times the
+    lowest one, or at `ceiling`."""
     counted = values.iloc[period:]  # the first cycle begins with a batch of lag 0
     level, lowest = (
         pd.Series(windows(counted.to_numpy(), whole_cycles(steps, period)).mean(axis=1), counted.index, float)
@@ -231,7 +231,7 @@ def band_of(values: pd.Series, period: int, rise: float, ceiling: float = math.i
     floor = lowest.cummin()
     risen = (level / floor).where(floor > 0)
     left = floor.notna() & ((risen >= rise) | (level >= ceiling))
-    band = pd.DataFrame({"floor": floor, "risen": risen}).reindex(values.index)
+    band = pd.DataFrame({"level": level, "floor": floor, "risen": risen}).reindex(values.index)
     return band.assign(left=left.reindex(values.index, fill_value=False))
 
 
@@ -364,10 +364,11 @@ def judge(metrics: Columns, evals: Columns, period: int) -> Collapse:
         found.ever = found.ever or found.since
         found.sentence = ""
         if holds:
+            peak = band.loc[band["level"][best_before:now].idxmax()]
             found.sentence = (
                 f"the run meets the collapse rule since step {found.since}: {what} fell from {best['mean']:.3f} "
                 f"(mean of {SCORES}, to step {best['step']:.0f}) to {newest.mean:.3f}, and d_pi left its low band "
-                f"({band['risen'][best_before:].max():.1f} times its lowest level, {band['floor'].iloc[-1]:.4f} nats)"
+                f"({peak.level:.4f} nats, after {peak.floor:.4f} at its lowest)"
             )
     return found
 
@@ -429,8 +430,8 @@ def _start(metrics: Columns) -> Iterator[Symptom]:
             "start",
             f"mean |log π − log μ| was {values[0]:.3g} nats at the first step already, above {START_MISMATCH:g}",
             "No update lies between engine and trainer there, so they compute differently: data types and quantization "
-            "of the engine, sampling temperature and top-p that the trainer does not apply, a MoE's routing "
-            "(--use-rollout-routing-replay), tokens that a custom rollout function made anew",
+            "of the engine, sampling temperature and top-p that the trainer does not apply, a MoE's routing (r3: "
+            "--use-rollout-routing-replay), tokens that a custom rollout function made anew",
             int(steps[0]),
             bool(values[-1] > START_MISMATCH),
         )
@@ -441,7 +442,8 @@ def _drift(metrics: Columns) -> Iterator[Symptom]:
     mean of 32 steps, grows with it. Each step of the newest level is above each of the first, so that ups and downs
     with the lag are none."""
     steps, values = known(metrics, "mismatch/d_pi")
-    period = max(1, int(known(metrics, "lag/max")[1].max(initial=1)))
+    lag, of_one = realized_lag(metrics)
+    period = max(lag, 1) * of_one
     steps, values = steps[period:], values[period:]  # the first cycle begins with a batch of lag 0
     few, many = whole_cycles(FIRST_STEPS, period), whole_cycles(LEVEL_STEPS, period)
     first, after = values[:few], values[few:]
@@ -455,8 +457,8 @@ def _drift(metrics: Columns) -> Iterator[Symptom]:
             "drift",
             f"mean |log π − log μ| grew to {level[grown].max():.3g} nats, from {first.mean():.3g} in the first steps",
             "Where the lag is the same, the engine computes farther and farther from the trainer, or the updates grow: "
-            "look at the first step after a push (--update-weights-interval 1), at data types and a MoE's routing "
-            "(--use-rollout-routing-replay); a smaller --lr. Bounds on it as for a mismatch",
+            "look at the first step after a push (lag 1: --update-weights-interval 1), at data types and a MoE's "
+            "routing (r3: --use-rollout-routing-replay); a smaller learning rate. Bounds on it as for a mismatch",
             int(steps[few + many - 1 :][grown][0]),
             bool(grown[-1]),
         )

@@ -88,6 +88,13 @@ def once_per_iteration(metrics: Columns, key: str, steps: int) -> np.ndarray:
     return metrics[key][first]
 
 
+def realized_lag(metrics: Columns) -> tuple[int, int]:
+    """Return a run's lag in iterations and the optimizer steps of one, as far as its rows tell them."""
+    iterations, lags = known(metrics, "iteration")[1], known(metrics, "lag/max")[1]
+    steps = int(np.median(np.unique(iterations, return_counts=True)[1])) if len(iterations) else 1
+    return max(0, int(lags.max(initial=0)) - steps + 1) // steps, steps  # a later step of an iteration is one more old
+
+
 @dataclass
 class RunData:
     """The measurements of a run. Any of it may be empty."""
@@ -115,7 +122,8 @@ def run_data(
         pipeline, lags = section(settings, "pipeline"), known(data.metrics, "lag/mean")[1]
         data.period = max(1, max(1, pipeline.get("lag", 1)) * pipeline.get("optimizer_steps_per_rollout", 1))
         if "lag" not in pipeline and len(lags) and not (lags % 1).any():  # of a stream they are no whole numbers
-            data.period = max(1, int(lags.max()))
+            lag, steps = realized_lag(data.metrics)
+            data.period = max(lag, 1) * steps
     return data
 
 

@@ -350,6 +350,12 @@ def test_both_score_and_mismatch_have_to_go(d_pi, scores, samples, met):
     assert watch.fell is (met or scores is FALLING)
 
 
+def test_the_rise_is_told_with_the_floor_that_it_left():
+    d_pi = [0.05] * 40 + [0.17] * 40 + [0.001] * 60
+    told = judge(*curves(d_pi, [0.2, *[0.6] * 3, *[0.1] * 10]), 1).sentence
+    assert "d_pi left its low band (0.1700 nats, after 0.0500 at its lowest)" in told
+
+
 def test_one_bad_evaluation_is_no_collapse_and_recovery_is_seen():
     once = [0.2, 0.6, 0.7, 0.7, 0.7, 0.7, 0.7, 0.3, 0.7, 0.7]
     assert judge(*curves(STORMY, once), 1).ever is None
