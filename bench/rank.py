@@ -270,7 +270,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("file", type=Path, help="of runtime slime, without context or pipeline parallelism")
     parser.add_argument("--set", dest="overrides", action="append", default=[], metavar="KEY=VALUE")
-    parser.add_argument("--tokens", type=int, action="append", help="of a micro-batch; the file's max_tokens_per_gpu")
+    parser.add_argument("--tokens", type=int, action="append", help="of a micro-batch; the file's max-tokens-per-gpu")
     parser.add_argument("--response", type=int, action="append", help="8,192, and the whole micro-batch")
     parser.add_argument("--method", default="sat-gspo")
     parser.add_argument("--steps", type=int, default=3)

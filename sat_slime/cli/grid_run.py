@@ -40,7 +40,7 @@ from sat_slime.runs.log import duration
 from sat_slime.runs.reading import last_row, newest_numbers
 
 CELL_MEMORY_GIB = 4.0
-"""Memory that a cell of a tiny model is given: its first server, its trainer and its driver."""
+"""Memory that a cell of a tiny model is given: its server, its trainer and its driver."""
 POLL_S = 0.1
 """Seconds between looks at the running cells, and from a Ctrl-C to the cells."""
 COMMAND = (sys.executable, "-m", "sat_slime")

@@ -329,8 +329,7 @@ class GridConfig(Section):
     settings: dict[str, Any] = Field(default_factory=dict)
     """Settings of every cell, laid over the run's."""
     overrides: dict[str, dict[str, Any]] = Field(default_factory=dict)
-    """Settings of some cells by METHOD, METHOD@LAG or @LAG (`sat-*@8` works too), the later ones laid over the earlier
-    ones."""
+    """Settings of some cells by METHOD, METHOD@LAG or "@LAG" (`sat-*@8` works too), later ones over earlier."""
     parallel: PositiveInt | None = None
     """Cells that run at the same time. Unset: as many as the machine has cores and memory for; of slime one."""
     retries: NonNegativeInt = 2

@@ -339,7 +339,7 @@ class ClusterConfig(Section):
     """cpu: the same run on this machine without a GPU (docs/rehearse.md), in float32, on a Ray that is started for it
     unless an address is given; the GPUs that settings count are then processes."""
     address: str | None = None
-    """Ray's job server, such as http://10.0.0.1:8265; unset: the one of this machine."""
+    """Ray's job server, such as http://10.0.0.1:8265; unset: docs/launch.md, "Where it runs"."""
     gpus_per_node: PositiveInt = 8
     """GPUs that a node has, in use or not (--num-gpus-per-node)."""
     gpu_memory_gib: PositiveFloat | None = None

@@ -26,7 +26,7 @@ def run(config: LabConfig, folder: Path, log: RunLog, resume: Checkpoint | None 
         resume: the checkpoint of the folder to go on from; newer ones are set aside. None: from the beginning.
 
     Raises:
-        PartFailure: the trainer or an engine failed beyond recovery; the run can be resumed.
+        PartFailure: the trainer or the engine failed; the run can be resumed.
         KeyboardInterrupt: after Ctrl-C, SIGTERM or SIGHUP, once a checkpoint is saved.
         OSError: a checkpoint or weights could not be written; the previous checkpoint is whole.
     """

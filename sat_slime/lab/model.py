@@ -46,7 +46,7 @@ def initialize() -> None:
     os.environ["CUDA_VISIBLE_DEVICES"] = ""
     warnings.filterwarnings("ignore", module="megatron")
     logging.getLogger("megatron").setLevel(logging.ERROR)
-    torch.set_num_threads(1)  # more are slower where the engines share the cores
+    torch.set_num_threads(1)  # more are slower where the engine shares the cores
     # Megatron allocates with `device=torch.cuda.current_device()`, which raises without CUDA.
     torch.cuda.current_device = lambda: torch.device("cpu")  # type: ignore[assignment,return-value]
     # Gloo would give each of Megatron's twenty groups a thread that looks for work a hundred times a second.

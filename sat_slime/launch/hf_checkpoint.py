@@ -1,4 +1,4 @@
-"""Checks the Hugging Face checkpoint of a run: its files, whether the model section fits it, its chat template, and
+"""Checks the Hugging Face checkpoint of a run: its files, whether the model's flags fit it, its chat template, and
 that responses end: by the token with which the template ends a turn, which must be one of those on which SGLang stops.
 The tokenizer and its template are transformers': no code of the checkpoint runs."""
 
@@ -40,7 +40,7 @@ def is_the_laptops(config: SlimeConfig) -> bool:
 
 
 def hf_findings(config: SlimeConfig) -> Iterator[Finding]:
-    """Yield findings on the Hugging Face checkpoint: its files, and whether the model section fits its config.json."""
+    """Yield findings on the Hugging Face checkpoint: its files, and whether the model's flags fit its config.json."""
     what, path = "checkpoint", config.model.hf_checkpoint
     if path is None:
         return  # the check of the settings says that it is missing
@@ -91,7 +91,7 @@ def checkpoint_bits(path: str | None) -> int:
 
 
 def model_mismatches(model: SlimeModelConfig, values: Mapping[str, Any]) -> Iterator[str]:
-    """Yield a line for every contradiction between the model section and a Hugging Face config.json."""
+    """Yield a line for every contradiction between the model's flags and a Hugging Face config.json."""
     values = {**values, **section(values, "text_config")}
     both = {**section(values, "rope_parameters"), **values}
     described = {f"slime.{flag}": (model.flags.get(flag), names) for flag, names in CONFIG_KEYS.items()}

@@ -1,4 +1,4 @@
-"""The mathematics: what each token adds to the objective, in torch alone. Begin with surrogate.py."""
+"""The mathematics: what each token adds to the objective, on torch tensors. Begin with surrogate.py."""
 
 import importlib
 from typing import TYPE_CHECKING, Any

@@ -25,7 +25,7 @@ LEARNING_RATE = 1e-4
 ONLY_CUDA = re.compile(
     r"moe-permute-fusion|moe-router-fusion|moe-enable-deepep|moe-deepep.*|moe-flex.*|tp-comm-overlap.*|fp8.*|"
     r"overlap-(param-gather|grad-reduce|moe.*)|cross-entropy-(loss-fusion|fusion-impl)|use-precision-aware-optimizer|"
-    r"optimizer-cpu-offload|overlap-cpu-optimizer.*|colocate|offload.*|train-memory-margin-bytes|"
+    r"optimizer-cpu-offload|overlap-cpu-optimizer.*|offload.*|"
     r"sglang-(cuda-graph.*|disable-cuda-graph.*|quantization|kv-cache-dtype|moe-a2a-backend|moe-runner-backend|"
     r"deepep.*|enable-deepep.*|enable-dp-.*|dp-size|enable-torch-compile|piecewise.*|mamba.*|speculative.*)"
 )

@@ -206,7 +206,7 @@ _BOXES = re.compile(
 
 
 def extract(response: str) -> str | None:
-    """Return the answer, or None. docs/reward.md says where it differs from `prime_extract`."""
+    """Return the answer, or None."""
     text = re.sub("[∴✓✔✅■∎]", "", response.replace("**:", ":"))  # **Answer**: 5 ✅
     text = text.rpartition("</think>")[2].partition("<think>")[0]  # a thought that does not end is no answer
     box = last_box(text)
