@@ -42,7 +42,10 @@ def secret_errors(config: SlimeConfig) -> list[str]:
     return [
         f"{key}.{name} is a secret, and settings are shown and saved: leave it out and export it where the cluster's "
         "Ray is started"
-        for key, values in (("cluster.env", config.cluster.env), ("slime", config.slime))
+        for key, values in (
+            *(("cluster", {"address": config.cluster.address}), ("cluster.env", config.cluster.env)),
+            ("slime", config.slime),
+        )
         for name in secret_names(values)
     ]
 

@@ -139,24 +139,28 @@ def _start_log(ray: LocalRay) -> str:
 def stop_ray(ray: LocalRay, logs_to: Path | None = None) -> bool:
     """Ends a Ray and what it started, and returns whether it was still there; another process of that number is spared.
     logs_to: a folder that gets its workers' logs, without secrets, before Ray's goes."""
+    environment = dict(os.environ)
     if was_there := is_running(ray):
+        with contextlib.suppress(OSError):  # whose secrets its logs may hold; another terminal may not have them
+            known = Path(f"/proc/{ray.pid}/environ").read_text(encoding="utf-8", errors="replace").split("\0")
+            environment |= dict(entry.split("=", 1) for entry in known if "=" in entry)
         with contextlib.suppress(ProcessLookupError):  # it has ended just now
             os.kill(ray.pid, signal.SIGTERM)
         _ends_within(ray, STOP_TIMEOUT_S)
     _end_what_is_left(ray)
     remove_shared_memory(Path(ray.folder))
     if logs_to is not None:
-        _copy_logs(ray, logs_to)
+        _copy_logs(ray, logs_to, environment)
     shutil.rmtree(ray.folder, ignore_errors=True)
     return was_there
 
 
-def _copy_logs(ray: LocalRay, to: Path) -> None:
+def _copy_logs(ray: LocalRay, to: Path, environment: Mapping[str, str]) -> None:
     with contextlib.suppress(OSError):  # the disk may be full, which may be why the run ended
         for log in Path(ray.folder).glob("ray*/session_*[0-9]/logs/*"):
             if log.is_file() and not log.is_symlink() and log.stat().st_size:
                 to.mkdir(parents=True, exist_ok=True)
-                text = redact(log.read_text(encoding="utf-8", errors="replace"))
+                text = redact(log.read_text(encoding="utf-8", errors="replace"), environment)
                 (to / f"{log.parts[-4]}-{log.name}").write_text(text, encoding="utf-8")
 
 

@@ -157,6 +157,8 @@ def _client(address: str | None) -> Any:
 def _url(address: str) -> str:
     """Return the address, with its scheme if it is that of a dashboard. Raises JobError when nothing listens there."""
     parts = urlsplit(address if "://" in address else f"//{address}")
+    if parts.password:
+        raise JobError("Ray's address has a password in it, which would be shown and saved: leave it out")
     try:
         host, port = parts.hostname, parts.port or {"http": 80, "https": 443}.get(parts.scheme)
     except ValueError:
@@ -208,7 +210,9 @@ def token_for_own_ray() -> str | None:
         temporary.unlink()
     except OSError as error:
         raise JobError(f"Ray's token cannot be kept in {file} ({error.strerror}): set RAY_AUTH_TOKEN") from error
-    return _token()
+    if not (token := _token()):
+        raise JobError(f"{file} holds no token that can be read: delete it, and another is made")
+    return token
 
 
 @contextlib.contextmanager

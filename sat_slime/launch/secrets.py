@@ -9,12 +9,14 @@ from collections.abc import Mapping
 from typing import Any
 
 SECRET_NAME = re.compile(
-    r"(?i)(api_?key|wandb_?key|access_?key(_?id)?|private_?key|token|secret|passw(or)?d|credentials?)$"
+    r"(?i)(token|(api_?key|wandb_?key|access_?key(_?id)?|private_?key|secret|passw(or)?d|credential)s?)$"
 )
 _SECRET_VARIABLE = re.compile(r"(^|_)(KEY|PAT|DSN)$")
 """Of environment variables alone, such as OPENAI_KEY and GITHUB_PAT: slime has flags such as `input-key`."""
-_IN_URL = re.compile(r"((?<![a-z0-9+.-])[a-z][a-z0-9+.-]{0,30}://[^\s/:@]*:)[^\s/@]+@", re.IGNORECASE)
+_IN_URL = re.compile(r"((?<![a-z0-9+.-])[a-z][a-z0-9+.-]{0,30}://[^\s/:@]*:)[^\s/]+@", re.IGNORECASE)
 """A URL with a password, as in DATABASE_URL. Each place of a line, which may be long, is looked at once."""
+_NAMED = re.compile(r"(?i)(api_?key|token|secret|passw(or)?d)[\"']?\s*[=:]")
+"""A secret beside its name, as in the JSON of slime's --train-env-vars."""
 SHORTEST = 8
 """The fewest characters of a value that is taken out: a shorter one, such as `none`, may be something else in a log."""
 
@@ -25,12 +27,14 @@ def is_secret(name: str) -> bool:
 
 
 def secret_names(values: Mapping[str, Any]) -> list[str]:
-    """Return the names whose values are secrets: by the name, or since the value is a URL with a password."""
+    """Return the names whose values are secrets: by the name, or since the value names one or has a URL's password."""
     return [
         name
         for name, value in values.items()
         # numbers of tokens, such as sglang-bucket-time-to-first-token, are none
-        if (is_secret(name) and (isinstance(value, str) or not name.endswith("token"))) or _IN_URL.search(str(value))
+        if (is_secret(name) and (isinstance(value, str) or not name.endswith("token")))
+        or _IN_URL.search(str(value))
+        or _NAMED.search(str(value))
     ]
 
 

@@ -311,9 +311,9 @@ def test_another_runs_checkpoint_is_not_gone_on_from(ready, tmp_path, settings, 
 
 
 def test_secrets_in_the_settings():
-    config = dense("cluster.env.HF_TOKEN=a", "cluster.env.NCCL_DEBUG=INFO", "slime.wandb-key=c")
-    errors = secret_errors(config)
-    assert [line.split(" is a secret")[0] for line in errors] == ["cluster.env.HF_TOKEN", "slime.wandb-key"]
+    given = ("cluster.address=http://me:pw@a:1", "cluster.env.HF_TOKEN=a", "slime.wandb-key=c")
+    errors = secret_errors(dense("cluster.env.NCCL_DEBUG=INFO", *given))
+    assert [line.split(" is a secret")[0] for line in errors] == [setting.split("=")[0] for setting in given]
     assert all("\n" not in line and "=" not in line for line in errors)
 
 

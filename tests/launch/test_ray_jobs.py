@@ -54,6 +54,12 @@ def test_only_a_cluster_that_says_so_does_not_know_a_job():
             JobServer.state(server, "a")
 
 
+def test_a_password_in_an_address_is_not_shown(no_addresses):
+    with pytest.raises(JobError) as refused:
+        JobServer("http://me:hunter2@127.0.0.1:8265")
+    assert "has a password" in str(refused.value) and "hunter2" not in str(refused.value)
+
+
 def test_a_token_is_made_once_and_nobody_else_reads_it(monkeypatch, tmp_path):
     for name in ("RAY_AUTH_MODE", "RAY_AUTH_TOKEN"):
         monkeypatch.delenv(name, raising=False)
@@ -62,6 +68,9 @@ def test_a_token_is_made_once_and_nobody_else_reads_it(monkeypatch, tmp_path):
     token = token_for_own_ray()
     assert token == token_for_own_ray() == file.read_text() and len(token) == 64
     assert stat.S_IMODE(file.stat().st_mode) == 0o600 and list(file.parent.iterdir()) == [file]
+    file.write_text("")
+    with pytest.raises(JobError, match="holds no token"):
+        token_for_own_ray()
     monkeypatch.setenv("RAY_AUTH_TOKEN", "the-users")
     assert token_for_own_ray() == "the-users"
     monkeypatch.setenv("RAY_AUTH_MODE", "disabled")

@@ -6,6 +6,7 @@ from sat_slime.launch.secrets import is_secret, redact, secret_names
 
 SECRETS = (
     *("WANDB_API_KEY", "HF_TOKEN", "wandb-key", "AWS_SECRET_ACCESS_KEY", "DB_PASSWORD", "sglang-api-key"),
+    "slime-router-control-plane-api-keys",
     *("OPENAI_KEY", "AZURE_STORAGE_KEY", "GITHUB_PAT", "SENTRY_DSN"),
 )
 OTHERS = (
@@ -25,6 +26,7 @@ def test_redaction_leaves_the_names():
     assert secret_names(environment | numbers) == ["A_TOKEN", "WANDB_API_KEY", "HF_TOKEN"]
     key = {"DEPLOY_PRIVATE_KEY": "-----BEGIN-----\nMIIEpAIBAAKCAQEA\n-----END-----\n"}  # a log has it line by line
     assert redact("it is MIIEpAIBAAKCAQEA", key) == "it is <DEPLOY_PRIVATE_KEY>"
+    assert secret_names({"train-env-vars": '{"WANDB_API_KEY": "0123"}'}) == ["train-env-vars"]
     assert secret_names({"sglang-api-key": 12345678, "time-to-first-token": [0.1, 1]}) == ["sglang-api-key"]
 
 
@@ -33,6 +35,7 @@ def test_redaction_leaves_the_names():
     [
         ("postgres://me:hunter2@db/x", "postgres://me:<password>@db/x"),
         ("https_proxy=http://user:p4ss@proxy:3128 ok", "https_proxy=http://user:<password>@proxy:3128 ok"),
+        ("http://user:p@ss@proxy", "http://user:<password>@proxy"),
         ("redis://:hunter2@cache", "redis://:<password>@cache"),
         ("http://10.0.0.1:8265/@x", "http://10.0.0.1:8265/@x"),
         ("me@example.org at 10:30", "me@example.org at 10:30"),
