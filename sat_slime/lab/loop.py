@@ -189,7 +189,7 @@ class Pipeline:
         # Newer checkpoints first: if the rest is interrupted, the next resume still does not take them.
         for path in set_aside(checkpoint.numbered(self.checkpoints), after=iteration):
             self.log.message(f"a checkpoint that is not gone on from is now {path}", "warning")
-        self.log.rewind(updates)
+        self.log.rewind(updates, iteration)
         shutil.rmtree(self.weights, ignore_errors=True)
 
     def _loop(self) -> None:

@@ -102,7 +102,7 @@ _STEP = (
     Metric("loss/entropy", "nats", "Entropy, without its coefficient.", "sum", slime=("train/entropy_loss",)),
     Metric("rollout/rejected", "count", "Responses that failed validation: they stay in their batch and are not trained.", "step", runtime="slime"),
     Metric("rollout/rejected/REASON", "count", "The rejected by reason, where there are any.", "step", runtime="slime"),
-    Metric("rollout/{finished,finished_length_mean}", "count, tokens", "Mode streaming: responses completed since the batch before, and their mean length.", "step"),
+    Metric("rollout/{finished,finished_length_mean}", "count, tokens", "Mode streaming: responses completed since the batch before, and their mean length; a resume in the lab generates its queue anew, and counts it again.", "step"),
     Metric("rollout/{dropped,aborted,dropped_length_mean}", "count, tokens", "Mode streaming: responses dropped for their lag since the batch before; those among them that slime aborted in generation; the mean length of the others.", "step"),
     Metric("canary/d", "nats", "[Canary](asynchrony.md#the-canary): mean abs(d) of the worst engine at the push after this step; in the first row of a start without one, at the push before. On slime always the last push before this step.", "step"),
     Metric("canary/limit", "nats", "Its limit, learned from the pushes that passed.", "step"),

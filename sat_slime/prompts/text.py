@@ -36,7 +36,8 @@ _LAYOUT = re.compile(
     r"|\\[,;:!> ]|\\[()\[\]]|\$|~"
 )
 _FRACTION = re.compile(r"\\[dtc]frac(?![a-zA-Z])")
-_PUNCTUATION = re.compile(r"(?<![0-9])[.,;?]|[.,;?](?![0-9])")
+_PUNCTUATION = re.compile(r"(?<![0-9])[,;?]|[.,;?](?![0-9])")
+_LISTED, _APART = re.compile(r"(?<=[0-9])([,;])\s+(?=[0-9])"), re.compile(r"(?<=[0-9])\s+(?=[0-9])")
 
 
 def strip_instruction(text: str) -> str:
@@ -51,7 +52,8 @@ def normalize(problem: str) -> str:
     """
     text = unicodedata.normalize("NFKC", problem).translate(_SIGNS)
     text = _FRACTION.sub(r"\\frac", _LAYOUT.sub("", text))
-    return "".join(_PUNCTUATION.sub("", text).casefold().split())
+    text = _APART.sub("_", _PUNCTUATION.sub("", _LISTED.sub(r"\1", text)))  # 1, 2 is 1,2, and 1 2 is not 12
+    return "".join(text.casefold().split())
 
 
 def digest(problem: str) -> bytes:

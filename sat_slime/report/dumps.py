@@ -17,7 +17,6 @@ import pickletools
 import re
 import shlex
 import zipfile
-import zlib
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -29,6 +28,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from sat_slime.rollout.validation import LEAST_LOG_PROB
 from sat_slime.runs.folder import RunFolder, RunFolderError
 from sat_slime.runs.reading import is_lab
 
@@ -46,9 +46,8 @@ optimizer step on this rollout, where that is not log_probs. Of a diagnosed step
 log_probs_replayed, of the weights in training with the trainer's own experts and with the engine's;
 checkpoint_log_probs_own_routing and checkpoint_log_probs_replayed, of the weights that generated;
 checkpoint_log_probs_engine_dtype, the latter in the engine's data type."""
-LEAST_LOG_PROB, MOST_LOG_PROB = -1000.0, 0.1
-"""Nats. What is above 0 by less is rounding, of bfloat16 at worst. A softmax in fp32 is 0 from -104 on, so that nothing
-that was sampled lies below; engines write -9999 for what they do not know, and a flipped bit makes 34 digits."""
+MOST_LOG_PROB = 0.1
+"""Nats. What is above 0 by less is rounding, of bfloat16 at worst."""
 Column = Literal["checkpoint_log_probs", "lags"]
 """A column that some methods read and only some dumps hold: log pi_l, and what TokenBatch calls a Need."""
 
@@ -199,7 +198,7 @@ def _head(path: Path) -> tuple[dict[str, int], str]:
                         numbers[key] = int(argument or 0)
                     elif operation.name not in ("PROTO", "EMPTY_DICT", "BINPUT", "MARK"):
                         break
-    except (OSError, zipfile.BadZipFile, zlib.error, StopIteration, ValueError, RuntimeError) as error:
+    except Exception as error:  # what a damaged archive raises is anything
         raise DumpFault(f"it is not a complete torch file ({_line(error)}): {_WHOLE}") from error
     return numbers, key
 

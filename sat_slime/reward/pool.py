@@ -15,6 +15,7 @@ import logging
 import os
 import signal
 import socket
+import struct
 import subprocess
 import sys
 import threading
@@ -167,6 +168,8 @@ class _Worker:
 
     def _start(self) -> None:
         mine, theirs = socket.socketpair()
+        limit = struct.pack("ll", int(_BLOCKED_S), int(_BLOCKED_S % 1 * 1e6))  # a process may be stopped
+        mine.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, limit)
         program = (
             "import json, sys; sys.path[:] = json.loads(sys.argv[1]); "
             "from sat_slime.reward.worker import main; main(*json.loads(sys.argv[2]))"

@@ -8,6 +8,9 @@ from itertools import combinations
 
 import numpy as np
 
+LEAST_LOG_PROB = -1000.0
+"""Nats. A softmax in fp32 is 0 from -104 on, so that nothing that was sampled lies below; engines write -9999, or the
+lowest value of a type, for what they do not know, and a flipped bit makes 34 digits."""
 LOG_PROB_TOLERANCE = 1e-5  # log of an fp32 softmax: a certain token may come out a rounding above 0
 
 
@@ -75,8 +78,7 @@ def _checked_log_probs(log_probs: Sequence[float] | None, count: int, trained: S
         raise RejectedResponse("log_prob_not_finite", "a log-prob is not a number")
     values = np.array(log_probs, dtype=np.float64)
     active = np.ones(count, bool) if trained is None else np.asarray(trained, bool)
-    # float32's lowest value is what SGLang clamps a log-prob of -inf to: a token of probability 0 was not sampled.
-    fails = active & ~(np.isfinite(values) & (values > np.finfo(np.float32).min))
+    fails = active & ~(np.isfinite(values) & (values > LEAST_LOG_PROB))
     if fails.any():
         first = int(fails.argmax())
         detail = f"{values[first]} at token {first} of {count}, and {int(fails.sum()) - 1} more"

@@ -63,8 +63,8 @@ def refuse_lost(folder: Path, config: RunConfig, checkpoints: Path) -> None:
     rows = read_rows(RunFolder(folder).metrics)
     steps = config.pipeline.optimizer_steps_per_rollout
     trained = max((int(number(row, "step", 0)) for row in rows), default=0) // steps
-    every = config.checkpoint.every_n_iterations
-    was_left = checkpoints.is_dir() and (trained < every or not every or any(checkpoints.glob("*.aside")))
+    every = load_config(RunFolder(folder).config).checkpoint.every_n_iterations  # a row comes before its checkpoint
+    was_left = checkpoints.is_dir() and (trained <= every or not every or any(checkpoints.glob("*.aside")))
     if trained and not was_left:
         what = f"{checkpoints} holds no checkpoint, and {trained} iterations were trained: is its disk mounted?"
         raise damaged(folder, config, what, trained, 0)

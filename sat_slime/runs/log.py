@@ -135,14 +135,15 @@ class RunLog(RunView):
         if level != "debug":
             super().message(text, level)
 
-    def rewind(self, step: int) -> None:
-        """Forget what was logged after optimizer step `step`: a resumed run logs it again. Each file is replaced as a
-        whole. Lines that are no rows are named in a warning, since no run writes them again."""
+    def rewind(self, step: int, iteration: int = -1) -> None:
+        """Forget what was logged after optimizer step `step`, the last of `iteration`: a resumed run logs it again.
+        Each file is replaced as a whole. Lines that are no rows are named in a warning, since no run writes them
+        again."""
         lost = list(row_faults(self._folder)) if step > 0 else []
         with self._lock, _writing(self._folder.path):
             kept = keep_rows(self._folder.metrics, lambda row: number(row, "step", 0) <= step)
             keep_rows(self._folder.eval, lambda row: number(row, "step", 0) <= step)
-            last = max((number(row, "iteration", -1) for row in kept), default=-1)
+            last = max([iteration, *(number(row, "iteration", -1) for row in kept)])
             for path in (*self._folder.samples.glob("*.jsonl"), *self._folder.dumps.glob("*.pt")):
                 if path.stem.isdigit() and int(path.stem) > last:
                     path.unlink()

@@ -77,6 +77,7 @@ BAD = [
     ("token_mismatch", changed(output_token_logprobs=[[-0.5, 4, None], [-1.25, 8, None], [-2.0, 15, None]])),
     ("log_prob_not_finite", changed(output_token_logprobs=log_probs(-0.5, float("nan"), -2.0))),
     ("log_prob_not_finite", changed(output_token_logprobs=log_probs(-0.5, None, -2.0))),
+    ("log_prob_not_finite", changed(output_token_logprobs=log_probs(-0.5, -9999.0, -2.0))),
     ("log_prob_not_finite", changed(output_token_logprobs=log_probs(-0.5, float(np.finfo(np.float32).min), -2.0))),
     ("log_prob_positive", changed(output_token_logprobs=log_probs(-0.5, 1e-3, -2.0))),
     ("routed_experts_missing", changed(routed_experts=None)),

@@ -40,6 +40,7 @@ def test_a_bare_problem_stays_as_it_is(problem):
     [
         ("Find $x$, if $x = 2$.", "Find  $x$\nif $x=2$"), (r"\left( \dfrac{1}{2} \right)", r"(\frac{1}{2})"),
         (r"Find \(x\).", "find $x$."), ("5 − 3", "5 - 3"), ("Ｆｉｎｄ x。", "Find x。"), (r"a\,b\quad c", "a b c"),
+        ("gcd(12, 34)", "gcd(12,34)"),
     ],
 )  # fmt: skip
 def test_copies_of_a_problem_have_one_normal_form(one, other):
@@ -48,7 +49,17 @@ def test_copies_of_a_problem_have_one_normal_form(one, other):
 
 @pytest.mark.parametrize(
     ("one", "other"),
-    [("x + 1", "x - 1"), ("1.5", "15"), ("1,2", "12"), ("5! + 3", "5 + 3"), ("f'(x)", "f(x)"), ("x^2", "x_2")],
+    [
+        ("x + 1", "x - 1"),
+        ("1.5", "15"),
+        ("1,2", "12"),
+        ("5! + 3", "5 + 3"),
+        ("f'(x)", "f(x)"),
+        ("x^2", "x_2"),
+        ("12, 34", "123, 4"),
+        ("x = .5", "x = 5"),
+        ("1 2", "12"),
+    ],
 )
 def test_other_problems_have_another(one, other):
     assert normalize(one) != normalize(other)

@@ -46,6 +46,9 @@ def test_rewind_forgets_what_came_after(folder, log):
     assert read_rows(folder.metrics)[-1]["again"]
     assert [row["step"] for row in read_rows(folder.eval)] == [0, 2, 4]
     assert sorted(path.stem for path in folder.samples.iterdir()) == ["1", "2", "3", "4"]
+    folder.metrics.unlink()
+    log.rewind(3, 3)
+    assert sorted(path.stem for path in folder.samples.iterdir()) == ["1", "2", "3"], "of the checkpoint's own past"
 
 
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="no device that is always full")

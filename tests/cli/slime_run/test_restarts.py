@@ -77,6 +77,11 @@ def test_a_run_that_cannot_be_resumed_says_why(begun, followed, monkeypatch):
     shutil.rmtree(begun.checkpoints)
     begun.metrics.write_text('{"step": 20}\n')
     assert "is its disk mounted?" in followed().error and read_rows(begun.metrics)
+    begun.checkpoints.mkdir()
+    assert "is its disk mounted?" in followed().error
+    begun.metrics.write_text('{"step": 8}\n')  # whose checkpoint was not written any more
+    monkeypatch.undo()
+    slime_run.going_back.refuse_lost(begun.path, load_config(begun.config), begun.checkpoints)
 
 
 def test_a_full_disk_hides_no_end_and_leaves_no_ray(begun, followed, monkeypatch):
