@@ -73,7 +73,8 @@ class Chart:
         """Return the Vega-Lite specification, as wide as its place on a page."""
         spec = self.view.to_dict(validate=False)
         datasets = spec.get("datasets", {}) | {"numbers": _rows(_thinned(self.frame))}  # Altair's own is that of rules
-        return spec | {"width": "container", "config": CONFIG, "datasets": datasets}
+        named = {"description": spec["title"]} if isinstance(spec.get("title"), str) else {}
+        return spec | named | {"width": "container", "config": CONFIG, "datasets": datasets}
 
     def save(self, folder: Path) -> None:
         """Write NAME.csv and NAME.svg into a folder."""
@@ -93,7 +94,7 @@ class Chart:
 
 def write_csv(frame: pd.DataFrame, path: Path) -> None:
     """Write a frame with ten digits. A text that begins like a formula gets a quote: to a spreadsheet it is text."""
-    formulas = ("=", "+", "@", "\t", "\r")
+    formulas = ("=", "+", "-", "@", "\t", "\r")
     plain = frame.map(lambda value: f"'{value}" if isinstance(value, str) and value.startswith(formulas) else value)
     with naming(path):
         path.parent.mkdir(parents=True, exist_ok=True)

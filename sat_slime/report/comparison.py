@@ -220,7 +220,7 @@ def limits(collection: Collection) -> Iterator[str]:
         counts = ", ".join(f"{value} ({count_of(count, 'run')})" for value, count in values.items())
         yield f"Not the same in all runs, beside method, lag and seed: {key}: {counts}."
     if not differing and configs and not unknown:
-        yield "Apart from method, lag and seed all runs have the same settings: no method's were tuned for it."
+        yield "Apart from method, lag and seed all runs have the same settings; a method's own are not compared."
     there = {(run.method, run.lag) for run in collection.runs if run.counts}
     absent = [f"{label_of(name)} at lag {lag}" for name, lag in MAIN_TABLE if (name, lag) not in there]
     if absent and collection.paper:
@@ -317,7 +317,7 @@ def _how_to_read(collection: Collection, lag: int | None) -> str:
         return f"Read as the table above. {before}".rstrip()
     text = (
         "Two experiments side by side, never one scale: AIME24 of a 30B model (‡: its authors' mark of a later "
-        "collapse; d_pi of the last epoch), and our own task. " * collection.paper
+        "collapse; d_pi of the last epoch), and the task of these runs. " * collection.paper
     )
     text += "Mean over seeds [95 % interval, Student's t]. " if several else "One seed. "
     text += (
@@ -325,8 +325,8 @@ def _how_to_read(collection: Collection, lag: int | None) -> str:
         "d_pi: mean of the last quarter; ‡: collapsed by the rule below, with the number of seeds; runs: whole ones. "
     )
     text += (
-        "Bold: best mean of a column; ≈: within noise of it, corrected over all pairs of methods, since the best is "
-        "picked after the fact; ?: fewer than two seeds in common with it. "
+        "Bold: best mean of a column (two seeds or more); ≈: within noise of it, corrected over all pairs of methods, "
+        "since the best is picked after the fact; ?: fewer than two seeds in common with it. "
     ) * several
     return text + before
 
@@ -437,7 +437,7 @@ def curve_section(collection: Collection, key: str) -> Section:
     """Return a metric of all methods at each lag."""
     heading, *_, note = CURVES[key]
     bands = "; the band goes from the lowest to the highest" * (len(collection.methods) <= BANDS)
-    seeds = f"Mean over the seeds{bands}" if seeds_of(collection)[1] > 1 else "One seed"
+    seeds = f"Mean over the seeds, at what all of them have{bands}" if seeds_of(collection)[1] > 1 else "One seed"
     charts = [chart for lag in collection.lags for chart in method_curves(collection, key, lag)]
     return Section(key.replace("/", "_"), heading, f"{seeds}. {note}", charts)
 

@@ -86,9 +86,11 @@ def as_text(row: Row, name: str, form: Form) -> str:
 
 
 def percent(share: float) -> str:
-    """Return a share as `12.3 %`, one that this would tell as none as `< 0.1 %`; a dash for none."""
+    """Return a share as `12.3 %`, what this would tell as none or all as `< 0.1 %`, `> 99.9 %`; a dash for none."""
     if 1e-9 < share < 5e-4:  # what is less is the rounding of a sum
         return f"< 0.1{NBSP}%"
+    if 1 - 5e-4 <= share < 1 - 1e-9:
+        return f"> 99.9{NBSP}%"
     # rounded first, so that there is no -0.0
     return minus(f"{round(float(share), 3) + 0.0:.1%}").replace("%", f"{NBSP}%") if math.isfinite(share) else DASH
 

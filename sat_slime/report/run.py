@@ -94,7 +94,7 @@ def _learning(run: Run) -> str:
     if len(rewards := known(metrics, "reward/mean")[1]) > 1:
         first, last = ends(rewards, run.data.period)
         return f"The training reward went from {first:.3f} to {last:.3f}; accuracy was measured less than twice."
-    return "Nothing was learned yet: accuracy and reward are known at less than two steps."
+    return "Whether it learned is not known: accuracy and reward are there at less than two steps."
 
 
 def _staleness(metrics: Columns) -> str:
@@ -149,14 +149,14 @@ def _policy_share(metrics: Columns) -> str:
         return ""
     mean, q90, q99 = map(percent, (steps[POLICY_OF].to_numpy() * weights).sum(axis=0) / weights.sum(axis=0))
     return (
-        f"Over {count_of(len(steps), 'split step')} the policy part carries {mean} of mean |d|, about {q90} of it "
-        f"beyond the 90 % quantile and {q99} beyond the 99 % quantile; the implementation part has the rest."
+        f"Over {count_of(len(steps), 'split step')} the policy part carries {mean} of mean |d|, about {q90} of |d| "
+        f"beyond its 90 % quantile and {q99} beyond the 99 % quantile; the implementation part has the rest."
     )
 
 
 def _how_it_ended(run: Run) -> str:
     status, error = run.state.get("status"), run.state.get("error")
-    again = "--resume-from 0" if section(run.config, "slime").get("save-interval") == 0 else "--resume"
+    again = "--resume" if section(run.config, "slime").get("save-interval", 1) else "--resume-from 0"
     resume = f"Go on with: sat-slime launch {shlex.quote(str(run.folder.path))} {again}"
     seconds = worked_seconds(run.state)
     wall = f" after {duration(seconds)}" if seconds == seconds else ""
@@ -187,7 +187,7 @@ def findings(run: Run) -> Iterator[str]:
     yield from health(run)
     if broken := run.data.not_finite:
         count, names = sum(map(len, broken.values())), ", ".join(sorted(broken)[:5])
-        yield f"{count} logged values were not finite numbers (null in metrics.jsonl), of {names}; charts lack them."
+        yield f"Not finite: {count_of(count, 'logged value')} (null in metrics.jsonl), of {names}; charts lack them."
     reward = metrics.get("reward/mean", np.zeros(0))
     if np.isfinite(reward[-1:]).all() and len(reward) >= 4 * run.data.period:
         smoothed = smooth(reward, run.data.period)
@@ -200,7 +200,7 @@ def findings(run: Run) -> Iterator[str]:
     if len(lags) and run.steps > 2 * run.data.period and lags.max() < updates:
         yield f"The realized lag never exceeded {lags.max():g} of the {updates} updates of pipeline.lag {lag}."
     if 0 < run.steps < 2 * run.data.period:
-        yield f"Only {run.steps} steps were logged, less than two lag cycles: averages mean little."
+        yield f"Only {count_of(run.steps, 'step')} logged, less than two lag cycles: averages mean little."
 
 
 def health(run: Run) -> Iterator[str]:
@@ -261,7 +261,7 @@ FIGURES: dict[str, tuple[str, str, Sequence[Panel]]] = {
     ),
     "trust_region": (
         "Trust region",
-        "The radius that SAT comes to (dashed: that of its base), the share of tokens beyond its gate, and the newly "
+        "Of SAT: the radius that it comes to (dashed: its base's), the share of tokens beyond its gate, and the newly "
         "clipped share: tokens whose gradient it really removed, the only ones that make the run differ from its base.",
         [
             Panel(RADIUS, ["sat/radius_high", "sat/radius_low"]),
@@ -283,7 +283,7 @@ FIGURES: dict[str, tuple[str, str, Sequence[Panel]]] = {
     ),
     "time": (
         "Where the time goes",
-        "Generation runs beside the trainer: it costs only what shows as waiting.",
+        "With a lag generation runs beside the trainer: it costs only what shows as waiting.",
         [Panel("seconds per iteration", ["time/step", "time/rollout", "time/train", "time/wait", "time/sync"])],
     ),
     "method": (
@@ -383,7 +383,8 @@ def mismatch_chart(data: RunData) -> list[Chart]:
     shown = own if teeth else smooth(own, data.period)
     frame = pd.DataFrame({"x": data.metrics["step"], "y": shown, "line": "d_pi"})
     if not teeth:
-        return [lines("d_pi", frame, "d_pi, mean over lag cycles", "optimizer step", "d_pi, nats")]
+        over = "mean over lag cycles" if data.period > 1 else "moving average"
+        return [lines("d_pi", frame, f"d_pi, {over}", "optimizer step", "d_pi, nats")]
     frame["lag"] = data.metrics["lag/mean"]
     tips = [alt.Tooltip("x:Q", title="step"), alt.Tooltip("y:Q", title="d_pi, nats", format=".4~g")]
     tips.append(alt.Tooltip("lag:Q"))

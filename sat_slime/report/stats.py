@@ -99,13 +99,13 @@ def level_of(collection: Collection, method: str, lag: int | None, quantity: str
 def against_best(collection: Collection, lag: int | None, quantity: str) -> pd.DataFrame:
     """Return the distance of each method to the best mean at this lag, as `judged` has it; Holm's correction is over
     all pairs of methods, since which pairs are looked at is known only after the fact. The best d_pi is the lowest, of
-    any other quantity the highest, among the methods with the most seeds: otherwise the luckiest single run would be
-    the best; its verdict is `best`. Empty with fewer than two methods."""
+    any other quantity the highest, among the methods with two seeds, where any has: otherwise the luckiest single run
+    would be the best; its verdict is `best`. Empty with fewer than two methods."""
     levels = {method: level_of(collection, method, lag, quantity) for method in collection.methods}
     known = pd.DataFrame({method: level for method, level in levels.items() if level["n"]}).T
     if len(known) < 2:
         return judged([])
-    means = known["mean"][known["n"] == known["n"].max()]
+    means = known["mean"][known["n"] >= min(2, known["n"].max())]
     best = means.idxmin() if quantity == "d_pi" else means.idxmax()
     top, others = scores_of(collection, best, lag, quantity), known.index.drop(best)
     differences = [paired(top, scores_of(collection, method, lag, quantity)) for method in others]

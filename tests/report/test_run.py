@@ -98,7 +98,7 @@ FOUR = "runtime: slime\npipeline: {optimizer_steps_per_rollout: 4, iterations: 1
         ({"state.json": '{"status": "running"}', "metrics.jsonl": forty() + '{"step": 41, "rewa'}, "was killed before"),
         ({"metrics.jsonl": forty(**{"sat/scope_too_small": 0.004})}, f"was too small for 0.4{NBSP}% of the tokens"),
         ({"metrics.jsonl": forty(**{"sat/newly_clipped": 3e-4})}, f"the gradient of &lt; 0.1{NBSP}% of the tokens"),
-        ({"metrics.jsonl": forty(grad_norm=float("nan"))}, "40 logged values were not finite"),
+        ({"metrics.jsonl": forty(grad_norm=float("nan"))}, "Not finite: 40 logged values"),
         ({"metrics.jsonl": lines(FELL)}, "reward fell from 0.800"),
         ({"metrics.jsonl": lines(FOUR_STEPS)}, SPEED),
         (
@@ -208,7 +208,7 @@ def test_how_much_of_the_mismatch_is_lag_is_said_by_the_size_of_each_step(tmp_pa
     ]
     (folder / "metrics.jsonl").write_text(lines(rows))
     (said,) = [text for text in summary(load_run(folder)) if text]
-    for part in ("Over 4 split steps", "90.0 % of mean |d|", "90.0 % of it beyond the 90", "96.0 % beyond the 99"):
+    for part in ("Over 4 split steps", "90.0 % of mean |d|", "90.0 % of |d| beyond its 90", "96.0 % beyond the 99"):
         assert part in said.replace(NBSP, " ")
     (folder / "metrics.jsonl").write_text(lines(rows[:1]))
     assert not [text for text in summary(load_run(folder)) if text]

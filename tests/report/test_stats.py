@@ -103,6 +103,9 @@ def test_a_single_lucky_run_is_not_the_best_of_a_column(tmp_path):
     collection = collect([*paths, lucky])
     from_best = against_best(collection, 1, "best").T
     assert from_best["grpo"]["verdict"] == "best" and from_best["gspo"]["verdict"] == "one seed"
+    paths.append(write_cell(tmp_path / "g2", "grpo", 1, 2))  # one of the better method's three failed
+    paths.append(with_scores(write_cell(tmp_path / "lucky1", "gspo", 1, 1), [1.0] * N_SCORES))
+    assert against_best(collect([*paths, lucky]), 1, "best").T["gspo"]["verdict"] == "best"
 
 
 def test_the_best_of_a_column_is_picked_among_all_pairs(tmp_path):
