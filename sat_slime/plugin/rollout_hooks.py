@@ -21,7 +21,7 @@ import torch
 from sat_slime.evaluation.scores import summary
 from sat_slime.plugin import r3, versions
 from sat_slime.plugin.compat import slime_function
-from sat_slime.plugin.settings import plugin_config, plugin_method, reads_engine, steps_per_rollout
+from sat_slime.plugin.settings import plugin_config, plugin_method, reads_engine, steps_per_rollout, takes_engines
 from sat_slime.plugin.step import StepFile
 from sat_slime.reward import shared_pool
 from sat_slime.rollout.stream import STREAM_METRICS
@@ -99,7 +99,8 @@ def _check(args: Namespace, sample: Any) -> None:
 
 
 def _reads_log_probs(args: Namespace) -> bool:
-    return reads_engine(plugin_method(args)) or bool(getattr(args, "use_rollout_logprobs", False))
+    method = plugin_method(args)
+    return reads_engine(method) or takes_engines(args, method) or bool(getattr(args, "use_rollout_logprobs", False))
 
 
 def _listed(values: Any) -> list[Any] | None:
@@ -198,6 +199,8 @@ def _count_left_out(samples: Sequence[Any], rollout_id: int) -> dict[str, float]
         (reason, _), *_ = reasons.most_common(1)
         first = next(sample for sample in faults if sample.metadata[FAULT].startswith(reason))
         missing = "the generate function has to give rollout_log_probs" if reason == "log_probs_missing" else ""
+        if reason in ("token_count", "routed_experts_missing", "routed_experts_shape"):
+            missing = "columns of a sample are as long as its tokens, and with R3 it ends with an engine's answer"
         raise RuntimeError(
             f"rollout {rollout_id}: {len(faults)} of {len(samples)} samples cannot be trained on "
             f"({', '.join(f'{name} {count}' for name, count in reasons.most_common())}), first sample "
@@ -219,7 +222,11 @@ def log_eval(
     for dataset, result in data.items():
         samples = result.get("samples") or []
         weights = _weights_step(samples, dataset) if known else None
-        scores = _scores(args, dataset, result)
+        try:
+            scores = _scores(args, dataset, result)
+        except (TypeError, ValueError) as error:  # rewards of several parts, which only the user's own logger reads
+            logger.warning("evaluation of %s is not recorded: %s", dataset, error)
+            continue
         # slime evaluates after the training of a rollout, which may have been another job's; and before the first.
         trained = 0 if rollout_id == 0 and _generated < 0 and not weights else rollout_id + 1
         step = trained * steps_per_rollout(args)
@@ -232,7 +239,8 @@ def log_eval(
             _track(args, tracked | slime_step)
     if verified := drain_metrics("eval/verifier/"):  # `eval/NAME` would be a data set's score
         _track(args, verified | slime_step)
-    if (run_dir := plugin_config(args).run_dir) is not None:
+    alone = getattr(args, "num_rollout", None) == 0 and not known  # of whatever checkpoint, which slime calls rollout 0
+    if (run_dir := plugin_config(args).run_dir) is not None and not alone:
         _eval_file(Path(run_dir) / "eval.jsonl").append(rows)
     return False
 
@@ -258,7 +266,7 @@ def _scores(args: Namespace, dataset: str, result: dict[str, Any]) -> dict[str, 
     return summary(
         np.array(rewards, np.float64).reshape(-1, samples),
         by_problem([sample.response_length for sample in answers]),
-        by_problem(result.get("truncated") or []),
+        by_problem([] if (truncated := result.get("truncated")) is None else truncated),
         reasons if len(reasons) == len(rewards) else None,
     )
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import logging
 from argparse import Namespace
+from collections import OrderedDict
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
@@ -19,18 +21,19 @@ from sat_slime.plugin.versions import DRIVEN as DRIVEN
 PUSH_METRICS = "sat_slime_push_metrics"
 """Key under which metrics of a push reach the trainer's ranks, in what slime calls the external data of a batch."""
 _CACHE = "_sat_slime_settings"
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
 class _Settings:
     """The settings that were read from slime's arguments, on which they are kept. Megatron pickles these into every
-    checkpoint: so this is pickled as None, which a version with other modules can load, and settings are read anew."""
+    checkpoint: so this is pickled as what torch.load takes with weights_only, and settings are read anew."""
 
     config: PluginConfig
     method: Method
 
     def __reduce__(self) -> tuple[type, tuple[()]]:
-        return type(None), ()
+        return OrderedDict, ()
 
 
 def plugin_config(args: Namespace) -> PluginConfig:
@@ -46,17 +49,25 @@ def plugin_method(args: Namespace) -> Method:
 
 def settle_flags(args: Namespace) -> None:
     """Sets whether slime scores a batch before training on it: where the method, or slime itself, reads what it then
-    has. A script that has slime read the engine's log-probs instead (--use-rollout-logprobs) keeps them. Raises
-    ConfigError as `plugin_method` does."""
+    has. A script that has slime read the engine's log-probs instead (--use-rollout-logprobs) keeps them, but for a
+    threshold over the step, which is told. Raises ConfigError as `plugin_method` does."""
     method = build_method(read_plugin(getattr(args, KEY, None)).method)
-    is_read = (
-        any(getattr(args, flag.replace("-", "_"), None) for flag in READ_BY_SLIME) and not args.use_rollout_logprobs
-    )
+    by_slime = [flag for flag in READ_BY_SLIME if getattr(args, flag.replace("-", "_"), None)]
+    is_read, of_engine = by_slime and not args.use_rollout_logprobs, by_slime and args.use_rollout_logprobs
     is_recorded = getattr(args, "use_routing_replay", False) and not args.use_rollout_routing_replay  # R2's routes
-    args.use_rollout_logprobs = spares_recompute(method, steps_per_rollout(args)) and not (is_read or is_recorded)
+    args.use_rollout_logprobs = takes_engines(args, method) and not (is_read or is_recorded)
+    if of_engine and not args.use_rollout_logprobs and getattr(args, "rank", 0) == 0:
+        logger.warning("sat_slime: --%s reads the trainer's log-probs: %s has them made", by_slime[0], method.name)
     if not getattr(args, DRIVEN, False):
         args.keep_old_actor = False  # slime would score a batch by that copy, which no denominator here is
     plugin_method(args)
+
+
+def takes_engines(args: Namespace, method: Method) -> bool:
+    """Return whether slime takes the engine's log-probs and leaves out its pass. One that the method reads nothing of
+    is left out only where slime itself generates: a function of the user's own need not give log-probs then."""
+    own = getattr(args, "custom_generate_function_path", None)
+    return spares_recompute(method, steps_per_rollout(args)) and (not own or reads_engine(method))
 
 
 def steps_per_rollout(args: Namespace) -> int:
@@ -72,7 +83,8 @@ def reads_engine(method: Method) -> bool:
 
 
 def _settings(args: Namespace) -> _Settings:
-    if (cached := getattr(args, _CACHE, None)) is None:
+    cached = getattr(args, _CACHE, None)
+    if not isinstance(cached, _Settings):
         config = read_plugin(getattr(args, KEY, None))
         cached = _Settings(config, _method(args, config))
         setattr(args, _CACHE, cached)

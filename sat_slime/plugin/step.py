@@ -86,7 +86,8 @@ class TrainerState:
         self.batch_metrics = _reduced(lengths, self.token_lags, rollout_data.get("loss_masks"))
         if origins:
             self.batch_metrics |= origins[0].rollout_metrics
-        if raw_rewards := rollout_data.get("raw_reward"):  # every rank has those of the whole batch
+        raw_rewards = rollout_data.get("raw_reward")  # every rank has those of the whole batch
+        if raw_rewards is not None and len(raw_rewards):
             with contextlib.suppress(TypeError, ValueError):  # a reward of several parts is a dict
                 self.batch_metrics["reward/mean"] = sum(map(float, raw_rewards)) / len(raw_rewards)
 

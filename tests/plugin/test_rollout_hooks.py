@@ -95,7 +95,8 @@ def test_what_the_lab_runtime_refuses_is_left_out(sample_class, caplog, fields, 
 @pytest.mark.parametrize("method", ["sat-grpo", "grpo-tis", {"denominator": "trainer"}, DRPO])
 def test_log_probs_that_no_one_reads_may_be_missing(sample_class, method):
     missing = make_sample(sample_class, rollout_log_probs=None)
-    args = make_args(use_rollout_routing_replay=False, use_rollout_logprobs=False, sat_slime={"method": method})
+    flags = {"use_rollout_routing_replay": False, "custom_generate_function_path": "own.generate"}
+    args = make_args(use_rollout_logprobs=False, sat_slime={"method": method}, **flags)
     assert (judged(missing, args) == "log_probs_missing") == (method != {"denominator": "trainer"})
     if method == "sat-grpo":
         on_sample(args, missing)
@@ -366,6 +367,12 @@ def test_the_scores_of_an_evaluation_are_those_of_every_runtime(evaluate, tracke
     assert shown["eval/aime/reasons/no_answer"] == 8
     assert "eval/aime/accuracy" not in shown, "slime logs it as eval/aime"
     assert scores_of(tracked) == [("aime", 0.25)]
+
+
+def test_an_evaluation_of_no_numbers_or_of_no_training_is_not_recorded(evaluate, tracked, caplog):
+    (row,) = evaluate(4, change=lambda data: data.update(truncated=np.zeros(4, bool)))
+    assert evaluate(9, rewards=[{"a": 1.0}] * 4) == [row] and "not recorded" in caplog.text
+    assert evaluate(0, num_rollout=0, sat_slime_driven=False) == [row]
 
 
 def test_what_the_verifier_counted_of_an_evaluation_is_no_score(evaluate, tracked, monkeypatch):

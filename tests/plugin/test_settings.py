@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import io
 import logging
 import pickle
+from argparse import Namespace
 
 import pytest
 import torch
@@ -13,6 +15,8 @@ from sat_slime.config import ConfigError
 from sat_slime.objective import SAT, Clip, named_method
 from sat_slime.plugin import step, train_hooks
 from sat_slime.plugin.settings import plugin_method, settle_flags
+
+OF_TRAINER = {"method": {"base": "grpo", "denominator": "trainer"}}
 
 
 @pytest.mark.parametrize("value", ["sat-gspo", {"method": "sat-gspo"}, {"method": {"base": "gspo", "sat": True}}])
@@ -44,6 +48,9 @@ def test_arguments_that_were_read_are_pickled_without_a_class_of_this_package() 
     pickled = pickle.dumps(args)
     assert b"sat_slime.config" not in pickled and b"sat_slime.objective" not in pickled
     assert plugin_method(pickle.loads(pickled)) == method
+    torch.save({"args": args}, whole := io.BytesIO())
+    with torch.serialization.safe_globals([Namespace]):
+        assert plugin_method(torch.load(io.BytesIO(whole.getvalue()), weights_only=True)["args"]) == method
 
 
 @pytest.mark.parametrize(
@@ -86,6 +93,8 @@ def of_a_script(section, **flags):
         ("gspo", {"global_batch_size": None}, True),  # as --debug-rollout-only leaves it
         ("grpo-tis", {}, True),  # the training forward is its own denominator
         ("grpo-tis", {"global_batch_size": 4}, False),
+        (OF_TRAINER, {}, True),
+        (OF_TRAINER, {"custom_generate_function_path": "own.generate"}, False),  # which need not give log-probs
         ("grpo", {"use_opd": True}, None),  # slime reads what it has, which the script says
         ("grpo", {"kl_coef": 0.1}, None),
         ("grpo", {"log_correct_samples": True}, None),
