@@ -32,6 +32,7 @@ from sat_slime.config.section import changed_since, flat, kept_settings
 from sat_slime.config.source import parse_setting
 from sat_slime.launch import checks
 from sat_slime.launch.job_log import ends_with_this
+from sat_slime.launch.memory import machine_sizes
 from sat_slime.launch.ray_jobs import JobError
 from sat_slime.objective import named_method
 from sat_slime.runs.folder import RunFolder, RunFolderError
@@ -69,7 +70,7 @@ class GridPlan:
             return self.grid.parallel
         if isinstance(self.run, SlimeConfig):
             return 1
-        memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
+        memory = (machine_sizes()["host"] or 0) / 2**30
         return max(1, min(len(os.sched_getaffinity(0)), int(memory / CELL_MEMORY_GIB)))
 
 
@@ -388,6 +389,8 @@ class GridRun:
             self._tell(cell, told)
         elif self.asked or code in (INTERRUPTED, -signal.SIGTERM) or (code == 0 and status == "interrupted"):
             self._tell(cell, "interrupted; the grid goes on with it when it is run again")
+        elif code == BAD_INPUT and self.folder.run_folder(cell).lock.is_held():
+            self.waiting.insert(0, cell)  # another process took it just before
         else:
             self.starts[cell] += 1
             how = f"its process {how_it_ended(code)}"

@@ -273,7 +273,8 @@ def _send(
             for finding in findings:
                 if finding.mark == "OK" and finding.what in ROWS:  # the table of memory
                     say(console, f"{finding.what:12}  {finding.detail}")
-            refuse_failures(findings)
+            # a restart waits in Ray's queue for the GPUs of a node that boots
+            refuse_failures(each for each in findings if again is None or each.what != "GPUs")
         _last_job(plan)  # while the cluster was checked, another launch may have sent one
         if again is not None:
             again.lock.release()
@@ -425,6 +426,7 @@ def _end(job: Job, console: Console) -> Ending:
         lines.append(f"Ray's own logs are in {short(folder.logs)}")
     if status != "finished":
         again = "--resume" if job.config.checkpoint.every_n_iterations else "--resume-from 0"
+        again += " --start-ray" * (ray is not None and not is_small(job.config))
         lines.append(f"go on with: sat-slime launch {short(folder.path)} {again}")
     return Ending(status, error, "\n".join(lines), ended=True, exit_code=job.state.exit_code if job.state else None)
 
@@ -578,9 +580,12 @@ def _asked(folder: RunFolder, config: SlimeConfig, record: JobRecord) -> Job:
     """Return a job as its cluster tells it now; the jobs of a cluster that is gone are gone with it."""
     try:
         server = JobServer(record.address)
-        return Job(folder, config, record, server, server.state(record.job))
+        state = server.state(record.job)
     except NoAnswer:
         return Job(folder, config, record, None)
+    # Ray of another machine, asked for by the address that each has for its own
+    is_other = state is None and is_this_machine(record.address) and not folder.lock.was_here()
+    return Job(folder, config, record, None if is_other else server, state)
 
 
 def job_status(path: Path, console: Console | None = None) -> list[str]:

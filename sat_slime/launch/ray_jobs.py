@@ -68,22 +68,26 @@ class JobServer:
     ) -> None:
         """Starts `command` on the head node as `job`, an id that was not used before."""
         values = {"submission_id": job, "runtime_env": {"env_vars": dict(env)}, "metadata": dict(metadata)}
+        from ray.exceptions import RayError
+
         for attempt in range(SUBMISSIONS):
             try:
                 self._client.submit_job(entrypoint=shlex.join(command), **values)
                 return
-            except (RuntimeError, OSError, ValueError, TypeError) as error:
+            except (RuntimeError, OSError, ValueError, TypeError, RayError) as error:
                 # A cluster that has just come up has no agent yet: Ray itself waits some seconds for it each time.
                 if "No available agent" not in str(error) or attempt == SUBMISSIONS - 1:
                     raise JobError(f"Ray at {self.address}: {first_line(error)}") from error
 
     def state(self, job: str) -> JobState | None:
         """Return the state of a job; None where this cluster, perhaps started again, does not know it."""
+        from ray.exceptions import RayError
+
         try:
             info = self._client.get_job_info(job)
         except OSError as error:
             raise NoAnswer(self.address) from error
-        except (RuntimeError, ValueError) as error:  # ValueError: it has answered what is no job
+        except (RuntimeError, ValueError, RayError) as error:  # it has answered what is no job, or wants another token
             if "status code 404" in str(error):  # a job's name, with its date, may have the digits
                 return None
             raise JobError(f"Ray at {self.address}: {first_line(error)}") from error
@@ -146,7 +150,7 @@ def _client(address: str | None) -> Any:
     try:
         return JobSubmissionClient(address, headers={"Authorization": f"Bearer {token}"} if token else None)
     except AuthenticationError as error:
-        remedy = "put that of the cluster into ~/.ray/auth_token or RAY_AUTH_TOKEN"
+        remedy = "put that of the cluster into ~/.ray/auth_token or RAY_AUTH_TOKEN; if it is another's, delete job.json"
         raise JobError(f"the Ray at {address} wants an authentication token: {remedy}") from error
     except (RuntimeError, ValueError, OSError, RayError) as error:
         raise NoAnswer(address) from error
@@ -156,6 +160,7 @@ def _client(address: str | None) -> Any:
 
 def _url(address: str) -> str:
     """Return the address, with its scheme if it is that of a dashboard. Raises JobError when nothing listens there."""
+    address = address.partition("#")[0]  # as a browser shows it
     parts = urlsplit(address if "://" in address else f"//{address}")
     if parts.password:
         raise JobError("Ray's address has a password in it, which would be shown and saved: leave it out")

@@ -172,10 +172,11 @@ class RunFolder:
         return state
 
     def _lost_its_ray(self) -> bool:
-        """Return whether a Ray that was started for the run was on this machine, where its folder is, and is gone."""
+        """Return whether a Ray that was started for the run was on this machine, and is gone."""
         try:
             ray = json.loads((self.path / "job.json").read_text(encoding="utf-8"))["ray"]
-            return ray is not None and Path(ray["folder"]).is_dir() and not is_alive(ray["pid"], ray["folder"])
+            was_here = ray is not None and (Path(ray["folder"]).is_dir() or self.lock.was_here())
+            return was_here and not is_alive(ray["pid"], ray["folder"])
         except (OSError, ValueError, TypeError, KeyError):
             return False
 

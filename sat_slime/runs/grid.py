@@ -72,6 +72,8 @@ def cell_config(grid: GridConfig, file: Path, run: RunConfig, cell: Cell, runs: 
     layers += [(f"{file}: overrides", values) for values in chosen]
     config = vary(run, [*layers, (str(file), {"name": cell.name, "output_dir": str(runs)})])
     made = Cell(build_method(config.method).name, config.pipeline.lag, config.seed)
+    if made.seed != cell.seed and "seed" not in grid.seed_keys:
+        raise ConfigError(f"{file}: seed_keys is {', '.join(grid.seed_keys)}, without seed: add it")
     if made != cell:
         raise ConfigError(
             f"{file}: overrides make the run of {cell.name} that of {made.name}: leave the method's switches, "

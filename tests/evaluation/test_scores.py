@@ -32,10 +32,6 @@ def test_the_numbers_of_a_small_evaluation_by_hand():
     }
 
 
-def draw(rng: np.random.Generator, rates: np.ndarray, samples: int) -> np.ndarray:
-    return (rng.random((len(rates), samples)) < rates[:, None]).astype(float)
-
-
 @pytest.mark.parametrize(
     ("problems", "samples", "a", "b"),
     [

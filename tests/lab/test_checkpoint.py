@@ -15,7 +15,6 @@ from sat_slime.config import ConfigError, disk
 from sat_slime.config.disk import write_checksums
 from sat_slime.lab import checkpoint
 from sat_slime.lab.checkpoint import DamagedCheckpoint, LoopState
-from sat_slime.runs.saved import set_aside
 
 STATE = LoopState(iteration=3, updates=3, weight_versions=[0, 2])
 
@@ -75,23 +74,6 @@ def saves_and_dies(folder: Path, deadly: str, count: int) -> None:
     setattr(module, deadly, dying)
     write(folder, 6)
     os._exit(0)
-
-
-def test_newer_checkpoints_go_aside_and_the_files_stay(tmp_path):
-    for iteration in (3, 6, 9):
-        write(tmp_path, iteration)
-    (tmp_path / "iteration-000009.aside").mkdir()  # of an earlier time
-    set_aside(checkpoint.numbered(tmp_path), after=3)
-    assert list(checkpoint.numbered(tmp_path)) == [3] and (tmp_path / "iteration-000006.aside").is_dir()
-    assert (tmp_path / "iteration-000009.aside" / "trainer.safetensors").read_bytes() == b"x"
-    assert set_aside(checkpoint.numbered(tmp_path), after=3) == []
-
-
-def test_a_damaged_one_is_told_with_its_file(tmp_path):
-    write(tmp_path, 9)
-    (tmp_path / "iteration-000009" / "trainer.safetensors").write_bytes(b"y")
-    with pytest.raises(DamagedCheckpoint, match=r"iteration-000009 is damaged: trainer.safetensors does not match its"):
-        checkpoint.verified(tmp_path / "iteration-000009")
 
 
 def test_a_garbage_state_with_a_right_checksum_is_still_an_error_and_one_of_another_version_is_not_damaged(tmp_path):

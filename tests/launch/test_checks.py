@@ -44,26 +44,14 @@ def failed(findings):
 # ---------------------------------------------------------------------------------------------------- checkpoints
 
 
-def write_model(folder):
-    """The Hugging Face folder of configs/models/qwen3-4b.yaml, without its weights' numbers."""
-    model = dense().model
-    values = {
-        "num_hidden_layers": model.layers,
-        "hidden_size": model.hidden_size,
-        "num_attention_heads": model.attention_heads,
-        "vocab_size": model.vocab_size,
-        "max_position_embeddings": model.max_positions,
-        "tie_word_embeddings": True,
-    }
-    write_hf(folder, config=values)
-    (folder / "model.safetensors").write_text("")
-    return folder
-
-
 @pytest.fixture
 def ready(tmp_path):
     """Makes all files of a run, and returns the overrides that name them."""
-    write_model(tmp_path / "hf")
+    model = dense().model  # of which no weight is there
+    values = {"num_hidden_layers": model.layers, "hidden_size": model.hidden_size, "vocab_size": model.vocab_size}
+    values |= {"num_attention_heads": model.attention_heads, "max_position_embeddings": model.max_positions}
+    write_hf(tmp_path / "hf", config={**values, "tie_word_embeddings": True})
+    (tmp_path / "hf" / "model.safetensors").write_text("")
     release = tmp_path / "megatron" / "release"
     release.mkdir(parents=True)
     (release.parent / "latest_checkpointed_iteration.txt").write_text("release\n")

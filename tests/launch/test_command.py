@@ -41,12 +41,6 @@ FILES = {
 RUNS = FILES | CELLS | KINDS
 
 
-@pytest.fixture
-def in_the_checkout(monkeypatch):
-    """Relative paths of files are of the checkout."""
-    monkeypatch.chdir(PACKAGE)
-
-
 def sent(name: str) -> dict[str, Any]:
     """The flags with their values, the environment, and the parts of the plugin's file, without this machine's folders.
     A flag may stand there twice if slime keeps both values."""
@@ -82,7 +76,8 @@ def kept(name: str) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("name", RUNS)
-def test_the_command_is_the_kept_one_and_has_only_flags_of_slime(in_the_checkout, name):
+def test_the_command_is_the_kept_one_and_has_only_flags_of_slime(monkeypatch, name):
+    monkeypatch.chdir(PACKAGE)  # relative paths of files are of the checkout
     found = sent(name)
     assert found == kept(name)
     versions = ("v0.3.1", "main", "newest") if name in CELLS else ("v0.3.1", "main")

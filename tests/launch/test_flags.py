@@ -21,14 +21,6 @@ SLIME.flags["--hook"]["repeatable"] = True
 SLIME.flags["--lr"]["type"], SLIME.flags["--seed"]["type"] = "float", "int"
 
 
-def faults(words):
-    """What is told of a command; several flags are given apart by their dashes."""
-    starts = [at for at, word in enumerate(words) if word.startswith("--")]
-    ends = [*starts[1:], len(words)]
-    given = [Argument(words[a][2:], words[a + 1 : b] or True, FIXED) for a, b in zip(starts, ends, strict=False)]
-    return list(unknown_flags(given, SLIME, {}))
-
-
 @pytest.mark.parametrize(
     "words, says",
     [
@@ -51,7 +43,10 @@ def faults(words):
     ],
 )
 def test_each_fault_is_one_line_and_a_command_that_is_meant_has_none(words, says):
-    told = faults(words)
+    starts = [at for at, word in enumerate(words) if word.startswith("--")]
+    ends = [*starts[1:], len(words)]
+    given = [Argument(words[a][2:], words[a + 1 : b] or True, FIXED) for a, b in zip(starts, ends, strict=False)]
+    told = list(unknown_flags(given, SLIME, {}))
     assert len(told) == bool(says) and all(says in error and "\n" not in error for error in told)
 
 

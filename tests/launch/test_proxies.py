@@ -1,6 +1,5 @@
 """What no_proxy becomes, held against `requests` itself, by which slime and Ray's client ask."""
 
-import contextlib
 import os
 import socket
 
@@ -13,29 +12,19 @@ PROXY = {"http_proxy": "http://user:secret@proxy.example:3128/", "HTTPS_PROXY": 
 NODES = ["10.1.2.3", "172.20.0.4", "192.168.7.1", "100.72.1.1", "127.0.0.1", "129.132.1.5", "fd00::7", "gpu-node-7"]
 
 
-@contextlib.contextmanager
-def environment(values, monkeypatch):
-    with monkeypatch.context() as patch:
-        for name in (*PROXY, "https_proxy", "HTTP_PROXY", "all_proxy", "ALL_PROXY", "no_proxy", "NO_PROXY"):
-            patch.delenv(name, raising=False)
-        for name, value in values.items():
-            patch.setenv(name, value)
-        yield
-
-
-def url(host):
-    return f"http://[{host}]:30000/health" if ":" in host else f"http://{host}:30000/health"
-
-
 @pytest.mark.parametrize("theirs", [{}, {"no_proxy": ".corp.example"}, {"NO_PROXY": "a.example"}])
 @pytest.mark.parametrize("host", NODES)
 def test_requests_goes_around_the_proxy_to_every_node_and_through_it_to_others(monkeypatch, theirs, host):
-    with environment(PROXY | theirs, monkeypatch):
-        for name, value in without_proxy(os.environ, NODES).items():
-            monkeypatch.setenv(name, value)
-        assert not requests_utils.get_environ_proxies(url(host))
-        for other in ("http://huggingface.co", "http://8.8.8.8", "http://11.0.0.1"):
-            assert requests_utils.get_environ_proxies(other)
+    for name in (*PROXY, "https_proxy", "HTTP_PROXY", "all_proxy", "ALL_PROXY", "no_proxy", "NO_PROXY"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in (PROXY | theirs).items():
+        monkeypatch.setenv(name, value)
+    for name, value in without_proxy(os.environ, NODES).items():
+        monkeypatch.setenv(name, value)
+    address = f"[{host}]" if ":" in host else host
+    assert not requests_utils.get_environ_proxies(f"http://{address}:30000/health")
+    for other in ("http://huggingface.co", "http://8.8.8.8", "http://11.0.0.1"):
+        assert requests_utils.get_environ_proxies(other)
 
 
 def test_what_the_user_excepts_stays_first():

@@ -10,6 +10,7 @@ import urllib.request
 from unittest import mock
 
 import pytest
+from ray.exceptions import AuthenticationError
 from waiting import until
 
 from sat_slime.launch import local_ray
@@ -47,9 +48,10 @@ def test_only_a_cluster_that_says_so_does_not_know_a_job():
     server = mock.Mock(address="http://h:8265")
     said = ("404: Job a does not exist.", "502: no way to http://h:8265/api/jobs/a-20260404-101010.")
     errors = [RuntimeError(f"Request failed with status code {each}") for each in said]
-    server._client.get_job_info.side_effect = [*errors, ValueError("1 validation error\n  entrypoint")]
+    errors += [ValueError("1 validation error\n  entrypoint"), AuthenticationError("a token is wanted")]
+    server._client.get_job_info.side_effect = errors
     assert JobServer.state(server, "a") is None
-    for told in ("status code 502", r"8265: 1 validation error$"):
+    for told in ("status code 502", r"8265: 1 validation error$", "a token is wanted"):
         with pytest.raises(JobError, match=told):
             JobServer.state(server, "a")
 

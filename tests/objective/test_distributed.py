@@ -47,12 +47,6 @@ def cases() -> dict[str, torch.Tensor]:
     }
 
 
-def part_of(values: torch.Tensor, rank: int) -> torch.Tensor:
-    """The values in unequal parts, of which the last is empty."""
-    cut = len(values) // 3
-    return (values[:cut], values[cut:], values[:0])[rank]
-
-
 def held_by(rank: int) -> tuple[list[int], list[int]]:
     """Positions of the tokens that a context-parallel rank holds, a contiguous third of each response, and how many of
     each: none where a response is short."""
@@ -86,16 +80,12 @@ def split(method: Method, rank: int | None, group: dist.ProcessGroup | None) -> 
     }
 
 
-def columns() -> list[torch.Tensor]:
-    tokens = tokens_of()
-    return [torch.tensor(c) for c in (tokens.log_pi, tokens.log_mu, tokens.mask, tokens.log_proximal)]
-
-
 def check(rank: int, group: dist.ProcessGroup | None) -> dict[str, Any]:
     """Everything that a rank finds; with no group, what one process finds of the whole."""
 
     def mine(values: torch.Tensor) -> torch.Tensor:
-        return values if group is None else part_of(values, rank)
+        cut = len(values) // 3
+        return values if group is None else (values[:cut], values[cut:], values[:0])[rank]
 
     found: dict[str, Any] = {}
     for name, values in cases().items():
@@ -104,7 +94,9 @@ def check(rank: int, group: dist.ProcessGroup | None) -> dict[str, Any]:
         if values.dtype.itemsize >= 4:
             for mean in MEANS:
                 found[f"prefix {name} {mean}"] = float(longest_prefix_end(mine(values), mean, group))
-    pi, mu, mask, pi_l = map(mine, columns())
+    tokens = tokens_of()
+    columns = (tokens.log_pi, tokens.log_mu, tokens.mask, tokens.log_proximal)
+    pi, mu, mask, pi_l = (mine(torch.tensor(column)) for column in columns)
     found["mismatch"] = mismatch_metrics(pi, mu, mask, checkpoint_log_probs=pi_l, group=group)
     accumulator = MetricAccumulator()
     if rank < 2:

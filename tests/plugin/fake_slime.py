@@ -54,7 +54,6 @@ class Sample:
     class Status(enum.Enum):
         PENDING = "pending"
         COMPLETED = "completed"
-        TRUNCATED = "truncated"
         ABORTED = "aborted"
 
     index: int | None = None

@@ -26,19 +26,14 @@ def replayed(method, step):
 @pytest.mark.parametrize("name", REPLAYED)
 def test_weight_is_the_gradient_that_a_run_takes(name):
     method = named_method(name)
-    step = with_everything(step_batch([30, 4, 17, 50], seed=1))
+    step = step_batch([30, 4, 17, 50], seed=1)
+    lags = torch.randint(0, 5, step.mask.shape, generator=torch.Generator().manual_seed(7)).float()
+    step = dataclasses.replace(step, log_probs=step.log_probs.clamp(max=-0.01), more={"lags": lags})
     log_probs = step.log_probs.clone().requires_grad_()
     columns = log_probs, step.rollout_log_probs, step.advantages, step.mask, step.lengths
-    batch = TokenBatch(*columns, lags=step.more["lags"])
+    batch = TokenBatch(*columns, lags=lags)
     policy_surrogate(method, batch).values.sum().backward()
     torch.testing.assert_close(replayed(method, step)[0], log_probs.grad, rtol=1e-6, atol=1e-7)
-
-
-def with_everything(step):
-    """The step with lags."""
-    log_probs = step.log_probs.clamp(max=-0.01)
-    lags = torch.randint(0, 5, step.mask.shape, generator=torch.Generator().manual_seed(7)).float()
-    return dataclasses.replace(step, log_probs=log_probs, more={"lags": lags})
 
 
 @pytest.mark.parametrize(("name", "spread"), [("sat-grpo", 0.15), ("sat-gspo", 0.7)])

@@ -13,11 +13,7 @@ from sat_slime.runs.trackers import is_tracker, log_rows, phase_and_trouble, rea
 RECORDED = Path(__file__).parent / "recorded"
 
 
-def forms(folder):
-    return [folder / "events", folder / "job.log"]
-
-
-@pytest.mark.parametrize("path", forms(RECORDED), ids=lambda path: path.name)
+@pytest.mark.parametrize("path", [RECORDED / "events", RECORDED / "job.log"], ids=lambda path: path.name)
 def test_recorded_trackers_of_slime(path):
     """recorded/ is of slime 624b824a8, whole on a CPU: train_async.py, its own GRPO, 3 rollouts, TensorBoard. Of the
     log the lines of metrics and some others were kept; the event files were renamed."""

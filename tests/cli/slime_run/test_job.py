@@ -51,12 +51,15 @@ def test_how_a_job_was_followed_to_its_end_is_the_runs_status(begun, monkeypatch
 
 
 @pytest.mark.parametrize("ray", [None, LocalRay("http://127.0.0.1:1", 1, "/tmp/sat_slime-01234567")])
-def test_a_run_whose_cluster_is_gone_is_lost_until_it_is_resumed(begun, ray):
+def test_a_run_whose_cluster_is_gone_is_lost_until_it_is_resumed(begun, ray, monkeypatch):
     replace(JobRecord.read(begun.path), ray=ray).write(begun.path)
     begun.lock.path.write_text('{"host": "another", "machine": "another"}')  # where that Ray may well go on
     begun.started("job-1")
     shown = sat_slime_command("status", begun.path).stdout
     assert "state       lost (job job-1 at http://127.0.0.1:1, which does not answer)" in shown
+    with monkeypatch.context() as patched:  # this machine has a Ray at its own address, which knows no such job
+        patched.setattr(slime_run, "JobServer", lambda _: mock.Mock(state=lambda _: None))
+        assert "state       lost" in sat_slime_command("status", begun.path).stdout
     stopped = sat_slime_command("stop", begun.path)
     assert stopped.exit_code == 2 and "the cluster at http://127.0.0.1:1 does not answer" in stopped.stderr
     assert sat_slime_command("launch", begun.path, "--resume", "--dry-run", "--skip-checks").exit_code == 0
@@ -184,6 +187,10 @@ def test_the_command_of_a_grids_cell_depends_on_its_job(settings_of_a_run, monke
     going = GridRun(plan, Console(file=StringIO()))
     going._end(cell, BAD_INPUT)
     assert cell in going.failed, "why its launch was refused is told, and not that the lost job may go on"
+    with run.claimed():  # another process took it as it was to start
+        (other := GridRun(plan, Console(file=StringIO())))._end(cell, BAD_INPUT)
+        assert not other.failed and cell in other.waiting
+    run.lock.release()
     JobRecord("a-job", "http://127.0.0.1:1", LocalRay("", 1, "/tmp/sat_slime-01234567")).write(run.path)
     monkeypatch.setattr(slime_run, "JobServer", lambda _: mock.Mock(state=lambda _: JobState("SUCCEEDED", 0)))
     monkeypatch.setattr(slime_run, "is_running", lambda _: True)
