@@ -106,8 +106,8 @@ def test_its_metrics_are_written_and_drawn(package, tmp_path):
     assert '<section id="method">' in page and "halfway/distance" in page
     drawn = [list(csv.DictReader(file.open())) for file in sorted(folder.path.glob("figures/method_*.csv"))]
     distance, masked = sorted(drawn, key=lambda rows: rows[0]["line"])
-    assert [float(row["step"]) for row in distance] == pytest.approx(written)
-    assert [float(row["step"]) for row in masked] == [50.0] * 20
+    assert [float(row["single"]) for row in distance] == pytest.approx(written)
+    assert [float(row["single"]) for row in masked] == [50.0] * 20
 
 
 @pytest.mark.parametrize(
