@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import shlex
 import signal
@@ -70,8 +71,14 @@ class GridPlan:
             return self.grid.parallel
         if isinstance(self.run, SlimeConfig):
             return 1
-        memory = (machine_sizes()["host"] or 0) / 2**30
-        return max(1, min(len(os.sched_getaffinity(0)), int(memory / CELL_MEMORY_GIB)))
+        return _cells_at_once()
+
+
+@functools.cache
+def _cells_at_once() -> int:
+    """Return how many cells this machine, or the container, has cores and memory for."""
+    memory = (machine_sizes()["host"] or 0) / 2**30
+    return max(1, min(len(os.sched_getaffinity(0)), int(memory / CELL_MEMORY_GIB)))
 
 
 def plan_grid(

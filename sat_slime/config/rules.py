@@ -41,7 +41,7 @@ def refused_method(method: Method, steps: int) -> Lines:
 
 
 def _off_checkpoint(method: Method, steps: int) -> str:
-    """What to do where denominator checkpoint cannot be."""
+    """Return what to do where denominator checkpoint cannot be."""
     for over in ("rollout", "trainer"):
         if not refused_method(replace(method, denominator=over), steps):
             return f"set method.denominator to {over}"
@@ -232,11 +232,19 @@ def longest_sample(config: SlimeConfig, prompt: int = 0) -> int:
     return min(longest, context_tokens(config) or longest)
 
 
-def spares_recompute(method: Method, steps: int) -> bool:
+def reads_engine(method: Method) -> bool:
+    """Return whether a method reads the log-probs of the engines, as one of the user's own may."""
+    reads = bool(method.weights or method.gates) or method.has("drpo") or not method.base_is_ours
+    return reads or method.denominator in ("rollout", "a3po")
+
+
+def spares_recompute(method: Method, steps: int, own_generate: Any) -> bool:
     """Return whether slime can leave out its forward pass that recomputes log-probs, by use_rollout_logprobs.
     With denominator `trainer` and one optimizer step per rollout the training forward is that pass, and A-3PO makes its
-    denominator up; but the threshold of a whole step needs the pass beforehand."""
-    if method.scope == "step":
+    denominator up; but the threshold of a whole step needs the pass beforehand. own_generate: the user's generate
+    function, if there is one: it need not give log-probs that the method does not read, and then slime has that pass
+    alone."""
+    if method.scope == "step" or (own_generate and not reads_engine(method)):
         return False
     return steps == 1 if method.denominator == "trainer" else method.denominator != "checkpoint"
 
@@ -247,7 +255,8 @@ READ_BY_SLIME = ("use-opd", "kl-coef", "log-correct-samples", "use-rollout-entro
 
 def recompute_is_spared(config: SlimeConfig) -> bool:
     """Return whether a run leaves that pass out: neither its method nor slime reads it."""
-    spared = spares_recompute(build_method(config.method), config.pipeline.optimizer_steps_per_rollout)
+    method, steps = build_method(config.method), config.pipeline.optimizer_steps_per_rollout
+    spared = spares_recompute(method, steps, config.slime.get("custom-generate-function-path"))
     return spared and not any(map(config.slime.get, READ_BY_SLIME))
 
 

@@ -11,9 +11,9 @@ from slime.backends.megatron_utils.cp_utils import all_gather_with_cp, slice_log
 from slime.utils.ppo_utils import compute_gspo_kl
 from torch import Tensor
 
+from sat_slime.config.rules import reads_engine
 from sat_slime.objective import Method, TokenBatch
 from sat_slime.objective.tokens import denominator_log_probs
-from sat_slime.plugin.settings import reads_engine
 from sat_slime.plugin.versions import told_lags
 
 Batch = dict[str, Any]

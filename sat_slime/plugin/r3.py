@@ -132,8 +132,8 @@ class Agreement:
         if group is not None:
             dist.all_reduce(counts, group=group)
         *matches, slots, replayed = counts.tolist()
-        slimes = sys.modules.get("slime.utils.routing_replay")
-        if not replayed and slimes and not slimes.RoutingReplay.all_routing_replays:  # a stage without experts
+        module = sys.modules.get("slime.utils.routing_replay")
+        if not replayed and module and not module.RoutingReplay.all_routing_replays:  # a stage without experts
             return {}
         if not replayed:
             raise RuntimeError(

@@ -18,10 +18,11 @@ from typing import Any
 import numpy as np
 import torch
 
+from sat_slime.config.rules import reads_engine
 from sat_slime.evaluation.scores import summary
 from sat_slime.plugin import r3, versions
 from sat_slime.plugin.compat import slime_function
-from sat_slime.plugin.settings import plugin_config, plugin_method, reads_engine, steps_per_rollout, takes_engines
+from sat_slime.plugin.settings import plugin_config, plugin_method, steps_per_rollout, takes_engines
 from sat_slime.plugin.step import StepFile
 from sat_slime.reward import shared_pool
 from sat_slime.rollout.stream import STREAM_METRICS
@@ -200,7 +201,10 @@ def _count_left_out(samples: Sequence[Any], rollout_id: int) -> dict[str, float]
         first = next(sample for sample in faults if sample.metadata[FAULT].startswith(reason))
         missing = "the generate function has to give rollout_log_probs" if reason == "log_probs_missing" else ""
         if reason in ("token_count", "routed_experts_missing", "routed_experts_shape"):
-            missing = "columns of a sample are as long as its tokens, and with R3 it ends with an engine's answer"
+            missing = (
+                "a generate function of your own gives columns of another length, or with R3 no answer at the end; "
+                "else an engine is damaged, see its log"
+            )
         raise RuntimeError(
             f"rollout {rollout_id}: {len(faults)} of {len(samples)} samples cannot be trained on "
             f"({', '.join(f'{name} {count}' for name, count in reasons.most_common())}), first sample "

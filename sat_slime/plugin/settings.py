@@ -57,29 +57,22 @@ def settle_flags(args: Namespace) -> None:
     is_recorded = getattr(args, "use_routing_replay", False) and not args.use_rollout_routing_replay  # R2's routes
     args.use_rollout_logprobs = takes_engines(args, method) and not (is_read or is_recorded)
     if of_engine and not args.use_rollout_logprobs and getattr(args, "rank", 0) == 0:
-        logger.warning("sat_slime: --%s reads the trainer's log-probs: %s has them made", by_slime[0], method.name)
+        logger.warning("sat_slime: --%s reads the trainer's log-probs, which %s needs", by_slime[0], method.name)
     if not getattr(args, DRIVEN, False):
         args.keep_old_actor = False  # slime would score a batch by that copy, which no denominator here is
     plugin_method(args)
 
 
 def takes_engines(args: Namespace, method: Method) -> bool:
-    """Return whether slime takes the engine's log-probs and leaves out its pass. One that the method reads nothing of
-    is left out only where slime itself generates: a function of the user's own need not give log-probs then."""
+    """Return whether slime can take the engine's log-probs, and leave its own pass before training out."""
     own = getattr(args, "custom_generate_function_path", None)
-    return spares_recompute(method, steps_per_rollout(args)) and (not own or reads_engine(method))
+    return spares_recompute(method, steps_per_rollout(args), own)
 
 
 def steps_per_rollout(args: Namespace) -> int:
     """Return the optimizer steps that slime makes of one rollout batch."""
     responses = args.rollout_batch_size * args.n_samples_per_prompt
     return max(1, responses // (args.global_batch_size or responses))  # --debug-rollout-only leaves that unset
-
-
-def reads_engine(method: Method) -> bool:
-    """Return whether a method reads the log-probs of the engines, as one of the user's own may."""
-    reads = bool(method.weights or method.gates) or method.has("drpo") or not method.base_is_ours
-    return reads or method.denominator in ("rollout", "a3po")
 
 
 def _settings(args: Namespace) -> _Settings:

@@ -22,7 +22,7 @@ from sat_slime.report.methods import MAIN_TABLE, PAPER_ORDER, WITH, PaperCell, l
 from sat_slime.runs.folder import RunFolder, RunFolderError
 from sat_slime.runs.grid import Cell, GridFolder, plan_cells
 from sat_slime.runs.health import Collapse, judge
-from sat_slime.runs.reading import Run, load_run, realized_lag, row_faults, section
+from sat_slime.runs.reading import Run, has, load_run, realized_lag, row_faults, section
 from sat_slime.runs.trackers import READABLE, is_tracker, read_tracked, what_it_is
 
 NAMED_SETTINGS = 3
@@ -212,7 +212,7 @@ def load_compared_run(path: Path) -> ComparedRun:
     config, metrics = run.config, run.data.metrics
     match, method = _NAME.match(name), section(config, "method")
     lag = section(config, "pipeline").get("lag", int(match["lag"]) if match else None)
-    if lag is None and "lag/max" in metrics:
+    if lag is None and has(metrics, "lag/max"):
         lag, _ = realized_lag(metrics)
     seed = str(config.get("seed", match and match["seed"]))
     return ComparedRun(

@@ -275,6 +275,7 @@ def test_a_grid_may_grow_but_not_change(told):
         ({"methods": ["gspo-r3"], "settings": {"model.experts": 0}}, [], "(all cells)"),
         ({"settings": {"method.kpop.phi": 0.2}}, [], "method.kpop has settings, and no method of the grid reads them"),
         ({"seed_keys": ["sed"]}, [], "unknown key 'sed'; did you mean 'seed'?"),
+        ({"seed_keys": ["warmup.seed"]}, [], "seed_keys is warmup.seed, without seed: add it"),
         ({}, ["--skip-checks"], "--skip-checks is for runs of slime"),
         ({}, ["--seeds", "2"], "--seeds 2: the grid's seeds are 0, 1"),
         ({}, ["--seeds", "²"], "expected numbers with commas between"),

@@ -131,16 +131,20 @@ def test_a_start_that_is_broken_off_leaves_nothing(starts, error):
 STUBBORN = "import signal, sys; signal.signal(signal.SIGTERM, signal.SIG_IGN); print(sys.argv[1], flush=True); input()"
 
 
-def test_a_ray_that_does_not_end_when_told_is_killed(monkeypatch, tmp_path):
+def test_a_ray_that_does_not_end_when_told_is_killed_and_its_secrets_stay_out_of_its_logs(monkeypatch, tmp_path):
     monkeypatch.setattr(local_ray, "STOP_TIMEOUT_S", 0.0)
     command = [sys.executable, "-c", STUBBORN, str(tmp_path)]
-    environment = {**os.environ, "RAY_TMPDIR": str(tmp_path)}
+    environment = {**os.environ, "RAY_TMPDIR": str(tmp_path), "ITS_TOKEN": "of-another-terminal"}
+    (logs := tmp_path / "ray" / "session_1" / "logs").mkdir(parents=True)
+    (logs / "a.out").write_text("it is of-another-terminal")
+    kept = tmp_path.parent / "kept"
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment) as process:
         process.stdout.readline()
         ray = LocalRay("http://127.0.0.1:1", process.pid, str(tmp_path))
         assert how_it_died(ray, timeout_s=0) is None
-        assert stop_ray(ray)
+        assert stop_ray(ray, kept)
         assert process.wait() == -signal.SIGKILL
+    assert (kept / "ray-a.out").read_text() == "it is <ITS_TOKEN>"
 
 
 def test_a_ray_that_died_is_told_by_the_ends_of_its_processes(tmp_path):

@@ -34,7 +34,12 @@ OWN_RAY = LocalRay("http://127.0.0.1:1", 1, "/tmp/none")
         (JobState("STOPPED"), None, "interrupted", "go on with: sat-slime launch run --resume"),
         (KeyboardInterrupt(), None, "interrupted", "the job goes on; follow it with: sat-slime status run -f"),
         (JobError("gone"), None, "failed", "the job itself may well go on"),
-        (JobError("gone"), OWN_RAY, "failed", "Ray's own logs are in run/logs"),
+        (
+            JobError("gone"),
+            OWN_RAY,
+            "failed",
+            "Ray's own logs are in run/logs\ngo on with: sat-slime launch run --resume --start-ray",
+        ),
     ],
 )
 def test_how_a_job_was_followed_to_its_end_is_the_runs_status(begun, monkeypatch, ends, ray, status, told):
