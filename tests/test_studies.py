@@ -51,7 +51,9 @@ def test_the_differences_that_one_radius_tells_are_of_its_table():
     told = re.findall(r"([+-]?[0-9.]+)\s+\[([+-][0-9.]+),\s+([+-][0-9.]+)\]", page)
     printed = subprocess.run([sys.executable, folder / "study.py"], capture_output=True, text=True, check=True).stdout
     rows = [f"| {float(mean):+.1f} | [{low}, {high}] |" for mean, low, high in told]
-    assert len(rows) == 12 and [row for row in rows if row not in printed] == []
+    assert len(rows) == 37 and [row for row in rows if row not in printed] == []
+    levels = [f"| 20 | {level} |" for level in re.findall(r"[0-9.]+ ± [0-9.]+", page)]
+    assert len(levels) == 24 and [level for level in levels if level not in printed] == []
 
 
 def test_the_registered_verdicts_of_one_radius_follow_from_its_table(tmp_path):

@@ -154,7 +154,7 @@ def tests(runs: Runs, part: str) -> str:
 
 
 def levels(runs: Runs, part: str) -> str:
-    """Return final accuracy, lowest run, largest fall and radius of each arm and lag."""
+    """Return final accuracy, lowest run, largest fall, runs that fall and radius of each arm and lag."""
     rows = []
     for (of, arm, lag), cell in sorted(runs.items()):
         if of == part:
@@ -162,10 +162,13 @@ def levels(runs: Runs, part: str) -> str:
             spread = f" ± {last.std(ddof=1):.1f}" if len(last) > 1 else ""
             values = (row["radius_high"] for run in cell.values() for row in run.values())
             known = [radius for radius in values if not np.isnan(radius)]
-            falls = np.mean([fall(run) for run in cell.values()])
+            falls = [fall(run) for run in cell.values()]
+            fell = sum(value >= FALL for value in falls)
             shown = f"{np.mean(known):.3f}" if known else ""
-            rows.append([arm, lag, len(last), f"{last.mean():.1f}{spread}", f"{last.min():.1f}", f"{falls:.1f}", shown])
-    return table(["arm", "lag", "seeds", "final accuracy, %", "lowest", "largest fall, mean", "radius"], rows)
+            told = [f"{last.mean():.1f}{spread}", f"{last.min():.1f}", f"{np.mean(falls):.1f}", fell, shown]
+            rows.append([arm, lag, len(last), *told])
+    head = ["arm", "lag", "seeds", "final accuracy, %", "lowest", "largest fall, mean", f"fall by {FALL:g}", "radius"]
+    return table(head, rows)
 
 
 def radii(runs: Runs) -> str:
@@ -189,6 +192,26 @@ def against_base(runs: Runs) -> str:
         low, high = interval(gap)
         rows.append([f"SAT-{base} - {base}, mean of lags", len(gap), f"{gap.mean():+.1f} [{low:+.1f}, {high:+.1f}]"])
     return table(["not registered", "seeds", "points, 95 %"], rows)
+
+
+def described(runs: Runs) -> str:
+    """Return differences of part A that were not registered: to the radius that suits every lag, and how they pass."""
+    over = lambda arm: [(arm, lag) for lag in LAGS["A"]]  # noqa: E731
+    middle = "GRPO 0.4"
+    gaps = {f"{SAT} - {middle}, mean of lags": paired(runs, "A", over(SAT), over(middle))}
+    gaps |= {f"{middle} - {BASE}, lag {lag}": paired(runs, "A", [(middle, lag)], [(BASE, lag)]) for lag in LAGS["A"]}
+    base, wide = (runs.get(("A", arm, 64), {}) for arm in (BASE, WIDE))
+    seeds = sorted(set(base) & set(wide))
+    for step in (128, 256, 512):
+        both = [(base[seed], wide[seed]) for seed in seeds if step in base[seed] and step in wide[seed]]
+        values = np.array([one[step]["accuracy"] - other[step]["accuracy"] for one, other in both])
+        gaps[f"{BASE} - {WIDE}, lag 64, after {step} steps"] = values
+    rows = []
+    for name, gap in gaps.items():
+        if len(gap) > 1:
+            low, high = interval(gap)
+            rows.append([name, len(gap), f"{gap.mean():+.1f}", f"[{low:+.1f}, {high:+.1f}]"])
+    return table(["not registered", "seeds", "points", "95 %"], rows)
 
 
 def failing(runs: Runs) -> dict[tuple[str, int], dict[int, bool]]:
@@ -271,7 +294,7 @@ def main() -> None:
     print("Part A\n")
     for candidate in (SAT, BASE, "GRPO 0.4", WIDE, CAPPED):
         print(f"{candidate}: {verdict(runs, candidate)}")
-    print(f"\n{radii(runs)}\n{tests(runs, 'A')}\n{levels(runs, 'A')}\nPart B\n")
+    print(f"\n{radii(runs)}\n{tests(runs, 'A')}\n{described(runs)}\n{levels(runs, 'A')}\nPart B\n")
     print(f"{failures(runs)}\n{tests(runs, 'B')}\n{against_base(runs)}\n{levels(runs, 'B')}")
 
 
